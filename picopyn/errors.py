@@ -1,0 +1,124 @@
+"""The error tree of the driver, and what an error means to it.
+
+Server errors reach the caller as asyncpg's own classes; the classes here are the driver's own statements. They never
+carry a parameter value or a password: texts name the attempt, the node, the deadline and what to change.
+
+```
+PicopynError
+├── ConfigError (ValueError)        every problem of a configuration, in one error
+├── UsageError (RuntimeError)       the API was used wrongly; nothing was sent
+├── PoolClosed                      the pool was closed before or while the call waited
+├── NotSupported                    the server cannot do that
+├── AuthenticationFailed            the server refused the credentials; asked once, at one node
+├── AcquireTimeout (TimeoutError)   no connection became free within the deadline; nothing was sent
+├── CallTimeout (TimeoutError)      the deadline ended while the server had the statement
+├── ConnectionLost (ConnectionError)
+├── NoNodeAvailable                 a reason for every node that was tried
+└── OutcomeUnknown                  a write that may or may not have happened
+```
+
+A write that timed out is a `CallTimeout` **and** an `OutcomeUnknown` ([`WriteTimeout`][picopyn.errors.WriteTimeout]), a
+write whose connection broke is a `ConnectionLost` and an `OutcomeUnknown` ([`WriteLost`][picopyn.errors.WriteLost]).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from enum import Enum
+
+
+class PicopynError(Exception):
+    """Base of everything the driver itself raises."""
+
+
+class ConfigError(PicopynError, ValueError):
+    """A configuration that cannot work, found before any socket is opened.
+
+    Attributes:
+        problems: Every problem found, one sentence each, in the order of the settings.
+    """
+
+    def __init__(self, problems: Sequence[str] | str) -> None:
+        self.problems: tuple[str, ...] = (problems,) if isinstance(problems, str) else tuple(problems)
+        super().__init__("; ".join(self.problems))
+
+    def __reduce__(self) -> tuple[type[ConfigError], tuple[tuple[str, ...]]]:
+        return type(self), (self.problems,)
+
+
+class UsageError(PicopynError, RuntimeError):
+    """The API was used wrongly; nothing was sent to a server."""
+
+
+class PoolClosed(PicopynError):  # noqa: N818 - the promised name
+    """The pool is closed, or was closed while the call waited."""
+
+
+class NotSupported(PicopynError):  # noqa: N818 - the promised name
+    """The database behind this pool cannot do what was asked."""
+
+
+class AuthenticationFailed(PicopynError):  # noqa: N818 - names the event
+    """A node refused the credentials.
+
+    It is raised after one attempt at one node: Picodata blocks a user on an instance after four failures in a row, so a
+    wrong password is never tried at a second one.
+    """
+
+
+class AcquireTimeout(PicopynError, TimeoutError):  # noqa: N818 - the promised name
+    """No connection became available within the deadline; nothing was sent."""
+
+
+class CallTimeout(PicopynError, TimeoutError):  # noqa: N818 - the promised name
+    """The deadline ended while the server had the statement."""
+
+
+class ConnectionLost(PicopynError, ConnectionError):  # noqa: N818 - the promised name
+    """The connection broke while it was in use."""
+
+
+class OutcomeUnknown(PicopynError):  # noqa: N818 - the promised name
+    """A statement that may or may not have taken effect; the server did not say."""
+
+
+class WriteTimeout(CallTimeout, OutcomeUnknown):
+    """A statement that is not known to be repeatable ran into its deadline: it may still happen."""
+
+
+class WriteLost(ConnectionLost, OutcomeUnknown):
+    """The connection broke after a statement was sent that is not known to be repeatable: it may have happened."""
+
+
+class NoNodeAvailable(PicopynError):  # noqa: N818 - the promised name
+    """No node can serve the call.
+
+    Attributes:
+        reasons: For each address (`host:port`) or node name that was considered, why it was not used.
+    """
+
+    def __init__(self, message: str, reasons: Mapping[str, str] | None = None) -> None:
+        self.reasons: dict[str, str] = dict(reasons or {})
+        self.message = message
+        details = "; ".join(f"{node}: {reason}" for node, reason in self.reasons.items())
+        super().__init__(f"{message} ({details})" if details else message)
+
+    def __reduce__(self) -> tuple[type[NoNodeAvailable], tuple[str, dict[str, str]]]:
+        return type(self), (self.message, self.reasons)
+
+
+class Fault(Enum):
+    """What an error *means*: the input of every decision about retrying.
+
+    A dialect maps SQLSTATE and text of a server error to one of these; the engine adds those of the connection itself.
+    """
+
+    NOT_SENT = "the statement never left this process"
+    REFUSED = "the server guarantees that it did nothing"
+    NOT_LEADER = "the node is not the leader, or its leader is just changing; nothing was done"
+    STALE_MAP = "the node's or our map of the cluster is outdated; nothing was done"
+    STALE_PLAN = "the prepared statement is outdated; nothing was done"
+    OVERLOADED = "the node has no capacity now; nothing was done"
+    AUTH = "the node refused the credentials"
+    LOST = "the connection broke after the statement was sent"
+    STATEMENT = "the statement itself failed; it is the caller's affair"

@@ -1,0 +1,149 @@
+"""What a dialect is: a value that answers every question about one kind of server.
+
+Rooms above ask a dialect; they never ask "is this Picodata?". A dialect has no socket, clock or random numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Protocol
+
+from picopyn.errors import Fault
+
+#: Turns one argument into the bytes that the server hashes; None when they cannot be computed.
+Encoder = Callable[[Any], bytes | None]
+
+
+class Purpose(Enum):
+    """What a connection is opened for; also the flavour under which a node pool keeps it."""
+
+    PLAIN = "plain"
+    REPLICA_READ = "replica reads"
+    TOPOLOGY = "topology"
+    METADATA = "statement metadata"
+    LEADER_QUESTION = "leader question"
+
+
+class Capability(Enum):
+    """What a kind of server can or cannot do; the engine asks for capabilities, never for names."""
+
+    SHARDED = "statements have owners"
+    FORWARDING_NEEDS_EVERY_LEADER = "a statement not executed at its owner hangs while a leader of its tier is dead"
+    SELECTS_HAVE_NO_EFFECT = "every SELECT may be repeated"
+    TRANSACTIONS = "BEGIN means something"
+    LEADER_QUESTION = "a keyed SELECT tells whether the asked node is the leader"
+
+
+class BucketScope(Enum):
+    """How much the server said about the buckets of a statement."""
+
+    EXACT = "exactly these"
+    AT_MOST = "at most these"
+    ANY = "no sharded table takes part"
+    UNKNOWN = "known only while running"
+
+
+@dataclass(frozen=True, slots=True)
+class BucketAnswer:
+    """The buckets a server named for one statement with its values bound.
+
+    Attributes:
+        scope: How to read `ranges`.
+        ranges: Inclusive (first, last) pairs, ascending; empty for "no bucket" as well as for ANY and UNKNOWN.
+    """
+
+    scope: BucketScope
+    ranges: tuple[tuple[int, int], ...] = ()
+
+    def count(self) -> int:
+        """Number of buckets named."""
+        return sum(last - first + 1 for first, last in self.ranges)
+
+    def buckets(self) -> frozenset[int]:
+        """All buckets named, expanded; look at `count` first."""
+        return frozenset(b for first, last in self.ranges for b in range(first, last + 1))
+
+
+class KeyHash(Protocol):
+    """How a kind of server turns a key into the number of a bucket."""
+
+    def forms(self, oid: int) -> tuple[str, ...]:
+        """Names of the forms in which a value of this type may be hashed; `("",)` for most, `()` if unsupported."""
+        ...
+
+    def encoder(self, oid: int, form: str = "") -> Encoder:
+        """The encoder of one key part: argument as the caller passes it → bytes as the server hashes them, or None."""
+        ...
+
+    def bucket(self, encoded: bytes, bucket_count: int) -> int:
+        """Bucket (1 … bucket_count) of the concatenated parts."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class StatementNotice:
+    """What a server said about a statement while preparing it.
+
+    Attributes:
+        query: The exact text the server prepared.
+        tier: Sharding space of the statement's tables, or None.
+        dk_meta: (one-based parameter number, type OID) in the order of the key's columns; empty when there is none.
+    """
+
+    query: str
+    tier: str | None
+    dk_meta: tuple[tuple[int, int], ...]
+
+
+class Dialect(Protocol):
+    """One kind of server, as a value."""
+
+    @property
+    def name(self) -> str:
+        """The word a user writes: `"picodata"`, `"yugabyte"`, `"postgres"`."""
+        ...
+
+    @property
+    def default_port(self) -> int:
+        """Port used for an address without one."""
+        ...
+
+    @property
+    def capabilities(self) -> frozenset[Capability]:
+        """What this kind of server can do."""
+        ...
+
+    @property
+    def key_hash(self) -> KeyHash:
+        """How keys become buckets."""
+        ...
+
+    def startup_options(self, purpose: Purpose) -> Mapping[str, str]:
+        """Start-up keys of a connection for this purpose."""
+        ...
+
+    def fault(self, sqlstate: str | None, message: str) -> Fault:
+        """What a server's error means."""
+        ...
+
+    def parse_notice(self, text: str) -> StatementNotice | None:
+        """The statement metadata in a notice, or None when it is another notice."""
+        ...
+
+    def is_read(self, sql: str) -> bool:
+        """Whether the text only reads (and so may run on a replica, and be repeated where the server allows it)."""
+        ...
+
+    def can_be_asked(self, sql: str) -> bool:
+        """Whether asking the server for the buckets of this text is worth it and harmless."""
+        ...
+
+    def bucket_question(self, sql: str) -> str:
+        """The text that asks the server for the buckets of `sql`, with the same parameters."""
+        ...
+
+    def read_bucket_answer(self, rows: Sequence[Sequence[Any]]) -> BucketAnswer | None:
+        """The answer to `bucket_question`; None when it cannot be read."""
+        ...

@@ -195,11 +195,6 @@ class Cluster:
         self._waiting.add(waiter)
         await waiter.wait(deadline)
 
-    def returned(self) -> None:
-        """A connection was given back while the cluster closes."""
-        if self._closed:
-            self.changed()
-
     def _shut(self) -> list[Link]:
         self._closed = True
         for job in self._jobs:

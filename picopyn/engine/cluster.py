@@ -11,14 +11,15 @@ from random import Random
 from typing import Any
 
 from picopyn.dialects.base import Capability, Dialect, Purpose
+from picopyn.engine.journal import Journal
 from picopyn.engine.node_pool import NodePool
 from picopyn.engine.runtime import Job, Link, Runtime, Waiter
 from picopyn.errors import Fault
-from picopyn.routing.health import Health
+from picopyn.observe import CloseReason
+from picopyn.routing.health import Health, NodeState
 from picopyn.routing.membership import Membership, reconcile
 from picopyn.routing.plan import Candidate, Flavour, Planner
 from picopyn.settings import PoolSettings
-from picopyn.stats import Counters
 from picopyn.topology import Node, TopologySnapshot
 
 _PURPOSES = {Flavour.PLAIN: Purpose.PLAIN, Flavour.REPLICA_READ: Purpose.REPLICA_READ}
@@ -32,7 +33,7 @@ class Cluster:
         dialect: The kind of server.
         settings: Sizes and times.
         snapshot: The first look at the cluster; empty until one exists.
-        counters: Where events are counted.
+        journal: Where events are counted and told.
         refresh: Asks for a new look at the cluster, without waiting.
         rng: Source of randomness.
     """
@@ -43,7 +44,7 @@ class Cluster:
         dialect: Dialect,
         settings: PoolSettings,
         snapshot: TopologySnapshot,
-        counters: Counters,
+        journal: Journal,
         refresh: Callable[[], None],
         rng: Random,
     ) -> None:
@@ -52,7 +53,7 @@ class Cluster:
         self.health = Health()
         self.refreshes = 0
         self._dialect = dialect
-        self._counters = counters
+        self._journal = journal
         self._refresh = refresh
         self._rng = rng
         self._pools: dict[tuple[str, Purpose], NodePool] = {}
@@ -60,6 +61,9 @@ class Cluster:
         self._pauses: set[Waiter[None]] = set()
         self._jobs: set[Job] = set()
         self._closed = False
+        # one connection per node is the watch that tells at once when a leader dies, where that makes others hang
+        self._hangs = Capability.FORWARDING_NEEDS_EVERY_LEADER in dialect.capabilities
+        self._least_size = max(settings.min_size, 1 if self._hangs else 0)
         self.planner = self._planner(snapshot)
 
     @property
@@ -86,7 +90,7 @@ class Cluster:
         for uuid in (*membership.leave, *(node.uuid for node in membership.move)):
             self._retire(uuid)
         for node in (*membership.join, *membership.move):
-            self.pool(Candidate(node)).warm(self.settings.min_size)
+            self.pool(Candidate(node)).warm(self._least_size)
         self.refreshed()
         return membership
 
@@ -132,6 +136,7 @@ class Cluster:
     def suspect(self, node: Node, reason: str) -> None:
         """Something is wrong with a node: look at it, and at the cluster, at once."""
         if self.health.broke(node.uuid, reason, self.runtime.now()):
+            self._journal.node_changed(node, "up", "suspect", reason)
             self._start_probe(node)
         self._refresh()
 
@@ -141,27 +146,27 @@ class Cluster:
 
     # what node pools report
 
-    def link_opened(self, pool: NodePool) -> None:
+    def link_opened(self, pool: NodePool, link: Link, seconds: float) -> None:
         """A node answered."""
-        self._counters.opened(pool.node)
-        if self.health.answered(pool.node.uuid):
-            self.changed()
+        self._journal.opened(pool.node, pool.purpose.value, link, seconds)
+        self._reachable(pool.node)
 
-    def open_failed(self, pool: NodePool, error: BaseException) -> None:
+    def open_failed(self, pool: NodePool, error: BaseException, seconds: float) -> None:
         """A node could not be connected to."""
-        self._counters.open_failed(pool.node)
-        if self._closed or pool.retired:
-            pool.refuse_waiters(error)
-            return
-        if self._fault(error) is not Fault.OVERLOADED:
+        self._journal.open_failed(pool.node, pool.purpose.value, error, seconds)
+        if not (self._closed or pool.retired or self._fault(error) is Fault.OVERLOADED):
             self._unreachable(pool.node, error)
         pool.refuse_waiters(error)
 
-    def link_lost(self, pool: NodePool, *, expected: bool) -> None:
+    def link_closed(self, pool: NodePool, link: Link, reason: CloseReason) -> None:
         """A connection to a node ended."""
-        self._counters.closed(pool.node)
-        if not expected and not self._closed and not pool.retired:
+        self._journal.closed(pool.node, pool.purpose.value, link, reason)
+        if self._closed or pool.retired:
+            return
+        if reason == "broken":
             self.suspect(pool.node, "a connection broke")
+        elif pool.purpose is Purpose.PLAIN and self.health.is_up(pool.node.uuid):
+            pool.warm(self._least_size)
 
     # life cycle
 
@@ -199,23 +204,22 @@ class Cluster:
         self._closed = True
         for job in self._jobs:
             job.cancel()
-        idle = [link for pool in self.pools for link in pool.retire()]
+        idle = [link for pool in self.pools for link in pool.retire("shutdown")]
         self.changed()
         return idle
 
     def _drop_held(self) -> None:
         for pool in self.pools:
-            pool.terminate_held()
+            pool.terminate_held("shutdown")
 
     def _planner(self, snapshot: TopologySnapshot) -> Planner:
-        hangs = Capability.FORWARDING_NEEDS_EVERY_LEADER in self._dialect.capabilities
-        return Planner(snapshot, self.health, self.load, self._rng, hangs=hangs)
+        return Planner(snapshot, self.health, self.load, self._rng, hangs=self._hangs)
 
     def _retire(self, uuid: str) -> None:
         self.health.forget(uuid)
         for purpose in _PURPOSES.values():
             pool = self._pools.pop((uuid, purpose), None)
-            for link in pool.retire() if pool is not None else ():
+            for link in pool.retire("node_gone") if pool is not None else ():
                 link.terminate()
 
     def _fault(self, error: BaseException) -> Fault | None:
@@ -226,11 +230,12 @@ class Cluster:
 
     def _unreachable(self, node: Node, error: BaseException) -> None:
         reason = str(error) or type(error).__name__
-        was_watched = not self.health.is_up(node.uuid)
+        before = self.health.of(node.uuid).state
         news = self.health.unreachable(node.uuid, reason, self.runtime.now())
-        if not was_watched:
+        if before is NodeState.UP:
             self._start_probe(node)
         if news:
+            self._journal.node_changed(node, before.value, "down", reason)
             self._refresh()
             self.changed()
 
@@ -245,12 +250,15 @@ class Cluster:
             if pool is None or pool.retired or pool.node != node:
                 return
             if await pool.open_one():
-                self._reachable_again(node)
+                self._reachable(node)
                 return
             await self._pause(node)
 
-    def _reachable_again(self, node: Node) -> None:
+    def _reachable(self, node: Node) -> None:
+        before = self.health.of(node.uuid).state
         if self.health.answered(node.uuid):
+            self._journal.node_changed(node, before.value, "up", "a connection was made")
+            self.pool(Candidate(node)).warm(self._least_size)
             self.changed()
 
     async def _pause(self, node: Node) -> None:

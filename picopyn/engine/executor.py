@@ -105,7 +105,7 @@ class Executor:
                     break
                 self.flights.arrive(link)
                 self.give(pool, link)
-                self._counters.calls[plan.reason] += 1
+                self._counters.calls["waited_for_leader" if request.waited else plan.reason] += 1
                 if compiled is not None and compiled.due_for_check():
                     self._learner.check_later(request.query, request.args)
                 return result
@@ -156,14 +156,15 @@ class Executor:
         if compiled.bucket is not None:
             bucket = compiled.bucket(request.args)
             if bucket is not None:
-                return planner.for_bucket(compiled.tier, bucket, request.role, read=self._read(request)), compiled
+                read, reason = self._read(request), compiled.reason
+                return planner.for_bucket(compiled.tier, bucket, request.role, read=read, reason=reason), compiled
         elif compiled.buckets is not None:
             buckets = compiled.buckets(request.args)
             if buckets is not None:
                 return planner.for_buckets(compiled.tier, buckets, request.role, read=self._read(request)), compiled
         elif compiled.route.kind is RouteKind.ANY_NODE:
             return planner.anywhere(), compiled
-        return planner.spread(compiled.route.tier), compiled
+        return planner.spread(compiled.route.tier, compiled.otherwise), compiled
 
     def _plan_unknown(self, request: Request) -> Plan:
         plan = self._cluster.planner.unlearned()
@@ -191,7 +192,7 @@ class Executor:
         request.prepared_again = True
         link.forget_statements()
         self._learner.evict(request.query)
-        self._counters.retries["stale_plan"] += 1
+        self._counters.retried(Fault.STALE_PLAN)
         return await method(request.query, *request.args, timeout=self._remaining(request))
 
     def _remaining(self, request: Request) -> float | None:
@@ -215,7 +216,7 @@ class Executor:
             request.asked = True
             self._cluster.spawn(self._learn(request.query), "picopyn learn")
         self._cluster.ask_refresh()
-        self._counters.waits[plan.reason] += 1
+        request.waited = True
         try:
             await self._cluster.wait_change(self._patience(request))
         except TimeoutError as error:
@@ -226,10 +227,11 @@ class Executor:
         if self.closed:
             raise PoolClosed("the pool is closed")
         patience, now = self._patience(request), self._cluster.runtime.now()
-        if now >= patience:
+        if patience is not None and now >= patience:
             raise self._not_acquired(request, "a reachable node")
+        pause = now + min(BACK_OFF * 2.0**rounds, LONGEST_BACK_OFF)
         try:
-            await self._cluster.wait_change(min(patience, now + min(BACK_OFF * 2.0**rounds, LONGEST_BACK_OFF)))
+            await self._cluster.wait_change(pause if patience is None else min(patience, pause))
         except TimeoutError:
             return
 
@@ -247,9 +249,10 @@ class Executor:
         except TimeoutError as error:
             raise self._not_acquired(request, "a newer look at the cluster") from error
 
-    def _patience(self, request: Request) -> float:
-        if request.patience is None:
-            request.patience = self._cluster.runtime.now() + self._cluster.settings.acquire_timeout
+    def _patience(self, request: Request) -> float | None:
+        limit = self._cluster.settings.acquire_timeout
+        if request.patience is None and limit is not None:
+            request.patience = self._cluster.runtime.now() + limit
         return request.patience
 
     # failures
@@ -262,15 +265,17 @@ class Executor:
         """
         self.flights.arrive(link)
         if not isinstance(error, Exception):
-            pool.drop(link)
+            pool.drop(link, "state_unknown")
             raise error
         if isinstance(error, TimeoutError) and error.errno is None:
-            pool.drop(link)
+            pool.drop(link, "timeout")
             self._cluster.suspect(pool.node, "a call timed out")
-            raise failures.timed_out(request, pool.node, repeatable=self._repeatable(request)) from error
+            repeatable = self._repeatable(request)
+            self._counters.outcome_unknown += not repeatable
+            raise failures.timed_out(request, pool.node, repeatable=repeatable) from error
         fault = self._fault(error)
         if fault in (Fault.LOST, Fault.NOT_SENT):
-            pool.drop(link)
+            pool.drop(link, "broken")
         else:
             self.give(pool, link)
         return await self._act(request, pool.node, error, fault)
@@ -283,8 +288,9 @@ class Executor:
             self._raise(request, node, error, fault)
         request.tried(node, f"{fault.value}: {failures.first_line(error)}")
         if action is Action.OUTCOME_UNKNOWN:
+            self._counters.outcome_unknown += 1
             raise failures.write_lost(request, node) from error
-        self._counters.retries[fault.name.lower()] += 1
+        self._counters.retried(fault)
         if action is Action.AWAIT_REFRESH:
             await self._await_refresh(request)
         elif action is Action.BACK_OFF:
@@ -330,5 +336,6 @@ class Executor:
     def _not_acquired(self, request: Request, awaited: str) -> Exception:
         if self.closed:
             return PoolClosed("the pool was closed while the call waited")
+        self._counters.acquire_timeouts += 1
         limit = self._cluster.settings.acquire_timeout if request.timeout is None else request.timeout
-        return failures.not_acquired(request, awaited, limit, self._cluster.snapshot, self._cluster.health)
+        return failures.not_acquired(request, awaited, limit or 0.0, self._cluster.snapshot, self._cluster.health)

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 from picopyn.dialects.base import Purpose
 from picopyn.engine.runtime import Link, Runtime, Waiter
+from picopyn.observe import CloseReason
 from picopyn.routing.slots import Slots
 from picopyn.topology import Node
 
@@ -22,16 +23,16 @@ class NodeUnreachable(Exception):  # noqa: N818 - never leaves the engine
 class PoolListener(Protocol):
     """Who hears what happens to the connections of a node."""
 
-    def link_opened(self, pool: NodePool) -> None:
+    def link_opened(self, pool: NodePool, link: Link, seconds: float) -> None:
         """A connection was made."""
         ...
 
-    def open_failed(self, pool: NodePool, error: BaseException) -> None:
+    def open_failed(self, pool: NodePool, error: BaseException, seconds: float) -> None:
         """A connection could not be made."""
         ...
 
-    def link_lost(self, pool: NodePool, *, expected: bool) -> None:
-        """A connection ended; expected when we ended it."""
+    def link_closed(self, pool: NodePool, link: Link, reason: CloseReason) -> None:
+        """A connection ended; `broken` when it was not us who ended it."""
         ...
 
 
@@ -58,7 +59,7 @@ class NodePool:
         self._runtime = runtime
         self._listener = listener
         self._lock = runtime.lock()
-        self._leaving: set[Link] = set()
+        self._leaving: dict[Link, CloseReason] = {}
 
     def try_take(self) -> Link | None:
         """Take an idle connection if there is one; never waits."""
@@ -94,15 +95,19 @@ class NodePool:
 
     def give(self, link: Link) -> None:
         """Give a connection back after use: it goes to the first waiter, or becomes idle, or is dropped."""
-        if self.retired or link.is_closed() or link.is_in_transaction():
-            self.drop(link)
+        if self.retired:
+            self.drop(link, "node_gone")
+        elif link.is_closed():
+            self.drop(link, "broken")
+        elif link.is_in_transaction():
+            self.drop(link, "state_unknown")
         else:
             self._hand_over(link)
 
-    def drop(self, link: Link) -> None:
-        """Give back a connection whose state is unknown: it is closed at once."""
+    def drop(self, link: Link, reason: CloseReason) -> None:
+        """Give back a connection that must not be used again: it is closed at once."""
         if not link.is_closed():
-            self._leaving.add(link)
+            self._leaving[link] = reason
         self._forget(link)
         link.terminate()
 
@@ -131,8 +136,8 @@ class NodePool:
         for waiter in waiters:
             waiter.fail(_unreachable(error))
 
-    def retire(self) -> list[Link]:
-        """The node has left: refuse waiters, take no more connections.
+    def retire(self, reason: CloseReason) -> list[Link]:
+        """The node has left, or the pool closes: refuse waiters, take no more connections.
 
         Returns:
             The idle connections, for the caller to close. Held ones are dropped when they are given back.
@@ -140,15 +145,15 @@ class NodePool:
         with self._lock:
             self.retired = True
             waiters, idle = self.slots.drain_waiters(), self.slots.drain_idle()
-            self._leaving.update(idle)
+            self._leaving.update(dict.fromkeys(idle, reason))
         for waiter in waiters:
             waiter.fail(NodeUnreachable("the node has left the cluster"))
         return idle
 
-    def terminate_held(self) -> None:
+    def terminate_held(self, reason: CloseReason) -> None:
         """Drop every connection in use."""
         for link in list(self.slots.held):
-            self.drop(link)
+            self.drop(link, reason)
 
     def _hand_over(self, link: Link) -> None:
         with self._lock:
@@ -172,45 +177,44 @@ class NodePool:
         await self._open()
 
     async def _open(self) -> bool:
+        began = self._runtime.now()
         try:
             link = await self._runtime.open_link(self.node, self.purpose, self._link_closed)
         except Exception as error:
             with self._lock:
                 self.slots.open_failed()
-            self._listener.open_failed(self, error)
+            self._listener.open_failed(self, error, self._runtime.now() - began)
             return False
         except BaseException:
             with self._lock:
                 self.slots.open_failed()
             raise
-        self._opened(link)
+        self._opened(link, self._runtime.now() - began)
         return True
 
-    def _opened(self, link: Link) -> None:
+    def _opened(self, link: Link, seconds: float) -> None:
         with self._lock:
             waiter = self.slots.opened(link)
+        self._listener.link_opened(self, link, seconds)
         if self.retired:
-            self.drop(link)
+            self.drop(link, "node_gone")
         elif waiter is not None and not waiter.wake(link):
             self._hand_over(link)
-        self._listener.link_opened(self)
         with self._lock:
             grow = self.slots.grow()
         self._start_opening(grow)
 
     def _link_closed(self, link: Any) -> None:
-        expected = link in self._leaving
-        self._leaving.discard(link)
+        reason = self._leaving.pop(link, "broken")
         self._forget(link)
-        self._listener.link_lost(self, expected=expected)
+        self._listener.link_closed(self, link, reason)
 
     def _forget(self, link: Link) -> None:
         with self._lock:
             grow = self.slots.lost(link)
-        if self.retired:
-            self.slots.opening -= grow
-        else:
-            self._start_opening(grow)
+            if self.retired:
+                self.slots.opening, grow = self.slots.opening - grow, 0
+        self._start_opening(grow)
 
 
 def _unreachable(error: BaseException) -> NodeUnreachable:

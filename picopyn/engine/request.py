@@ -26,6 +26,7 @@ class Request:
         sent: Attempts that reached a server.
         asked: The server was asked about the text while a leader was missing.
         prepared_again: Its prepared statement was renewed.
+        waited: It waited for the cluster to change before it could be sent.
         plan: The plan of the attempt in flight.
         attempts: What was tried, one line each, for the notes of the final error.
     """
@@ -44,6 +45,7 @@ class Request:
         "role",
         "sent",
         "timeout",
+        "waited",
     )
 
     def __init__(
@@ -67,6 +69,7 @@ class Request:
         self.sent = 0
         self.asked = False
         self.prepared_again = False
+        self.waited = False
         self.plan: Plan | None = None
         self.attempts: list[str] = []
 

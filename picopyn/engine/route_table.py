@@ -26,10 +26,12 @@ class CompiledRoute:
         route: The learned value; None when nothing is known.
         bucket: Arguments → the one bucket, or None when it cannot be computed; set for `KEYED` and `CONSTANT`.
         buckets: Arguments → set of buckets, or None; set for `KEY_SET`.
-        uses: Calls planned with it.
+        reason: What calls that have a bucket are counted under.
+        otherwise: What calls without one are counted under.
+        uses: Calls that ran by it.
     """
 
-    __slots__ = ("bucket", "buckets", "metadata", "route", "tier", "uses")
+    __slots__ = ("bucket", "buckets", "metadata", "otherwise", "reason", "route", "tier", "uses")
 
     def __init__(
         self,
@@ -43,6 +45,8 @@ class CompiledRoute:
         self.tier = route.tier or ""
         self.bucket = bucket
         self.buckets = buckets
+        self.reason = "constant" if route.kind is RouteKind.CONSTANT else "keyed"
+        self.otherwise = "not_keyed" if bucket is None and buckets is None else "uncomputable"
         self.uses = 0
 
     def due_for_check(self) -> bool:

@@ -58,7 +58,7 @@ class Plan:
 
     Attributes:
         candidates: What to try, in order; empty when `wait` is set.
-        reason: A short word for statistics: `keyed`, `replica_read`, `member`, `any`, `spread`.
+        reason: A short word for statistics, one of `picopyn.stats.CALL_REASONS`.
         direct: The first candidate is expected to execute the statement itself.
         wait: Why the call must wait for a change first.
         missing: Replicasets without a reachable leader that the call waits for (their uuids).
@@ -102,12 +102,12 @@ class Planner:
         self._spread_nodes: dict[str | None, tuple[Node, ...]] = {}
         self._complete: dict[str | None, bool] = {}
 
-    def for_bucket(self, tier: str, bucket: int, role: Role, *, read: bool) -> Plan:
+    def for_bucket(self, tier: str, bucket: int, role: Role, *, read: bool, reason: str = "keyed") -> Plan:
         """Plan a call whose statement touches exactly one bucket."""
         owner = self.snapshot.owner(tier, bucket)
         if owner is None:
-            return self.spread(tier)
-        plan = self._direct.get(owner)
+            return self.spread(tier, "no_map")
+        plan = self._direct[reason].get(owner)
         if plan is not None and (self._health.all_up or not self._health.is_down(plan.candidates[0].node.uuid)):
             return plan
         return self._without_leader(owner, role, read=read)
@@ -116,30 +116,30 @@ class Planner:
         """Plan a call whose statement touches a set of buckets: one owner, or else as if it had no key."""
         owners = {self.snapshot.owner(tier, bucket): bucket for bucket in buckets}
         if len(owners) == 1:
-            return self.for_bucket(tier, next(iter(owners.values())), role, read=read)
+            return self.for_bucket(tier, next(iter(owners.values())), role, read=read, reason="key_set")
         return self.spread(tier)
 
     def anywhere(self) -> Plan:
         """Plan a call that every node can answer by itself."""
         return self._among(self.snapshot.nodes(), "any", direct=True)
 
-    def spread(self, tier: str | None) -> Plan:
+    def spread(self, tier: str | None, reason: str = "spread") -> Plan:
         """Plan a call that the receiving node will forward, on a tier, or on any tier when that is not known."""
         missing = self._missing_leaders(tier)
         if missing:
-            return Plan((), "spread", wait=Wait.TIER, missing=missing)
-        return self._among(self._leaders(tier), "spread")
+            return Plan((), reason, wait=Wait.TIER, missing=missing)
+        return self._among(self._leaders(tier), reason)
 
     def unlearned(self) -> Plan:
         """Plan a call whose statement is not known yet: it may be of any kind."""
-        plan = self.spread(None)
+        plan = self.spread(None, "unlearned")
         if plan.wait is Wait.TIER:
             return Plan((), "unlearned", wait=Wait.LEARN, missing=plan.missing)
         return plan
 
     def _without_leader(self, owner: str, role: Role, *, read: bool) -> Plan:
         if not self.snapshot.leader_known(owner) and not self._suspects(owner):
-            return self._among(self.snapshot.members(owner), "member")
+            return self._among(self.snapshot.members(owner), "no_map")
         if role is Role.PREFER_LEADER and read:
             plan = self._among(self._followers(owner), "replica_read", Flavour.REPLICA_READ, direct=True)
             if plan.wait is None:
@@ -210,11 +210,14 @@ class Planner:
         return not self._health.is_up(leader.uuid) if leader is not None else self._suspects(replicaset)
 
 
-def _leader_plans(snapshot: TopologySnapshot) -> dict[str, Plan]:
-    """One finished plan per replicaset whose leader is known: the hot path only looks it up."""
-    leaders = ((replicaset.uuid, snapshot.leader(replicaset.uuid)) for replicaset in snapshot.replicasets())
+def _leader_plans(snapshot: TopologySnapshot) -> dict[str, dict[str, Plan]]:
+    """One finished plan per reason and replicaset whose leader is known: the hot path only looks it up."""
+    leaders = {replicaset.uuid: snapshot.leader(replicaset.uuid) for replicaset in snapshot.replicasets()}
     return {
-        uuid: Plan((Candidate(leader),), "keyed", direct=True)
-        for uuid, leader in leaders
-        if leader is not None and leader.host
+        reason: {
+            uuid: Plan((Candidate(leader),), reason, direct=True)
+            for uuid, leader in leaders.items()
+            if leader is not None and leader.host
+        }
+        for reason in ("keyed", "key_set", "constant")
     }

@@ -58,7 +58,7 @@ def test_a_key_has_a_bucket(parts: tuple[KeyPart, ...], args: Any, bucket: int) 
     ],
 )
 def test_a_key_that_cannot_be_computed_is_no_bucket(parts: tuple[KeyPart, ...], args: Any) -> None:
-    """A missing argument, a NULL (also NaN, which binds as NULL) or an impossible value: the call runs unrouted."""
+    """A missing argument, a NULL (NaN binds as NULL too) or an impossible value: the call is unrouted."""
     assert compile_key(parts, PICODATA_KEY_HASH, 3000)(args) is None
 
 
@@ -98,7 +98,7 @@ def test_a_route_gives_all_its_buckets(learned: StatementRoute, args: Any, bucke
 
 
 def test_a_user_may_name_a_key_or_a_bucket() -> None:
-    """`ShardingKey(values=…)` is located by hash, NULL included; `ShardingKey(bucket=…)` is the place itself."""
+    """Values are located by their hash, NULL included; a bucket is the place itself."""
     assert ShardingKey(values=(1,)).locate(PICODATA_KEY_HASH, 3000) == 1934
     assert ShardingKey(values=(1, None)).locate(PICODATA_KEY_HASH, 3000) == 2541
     assert ShardingKey(bucket=7).locate(PICODATA_KEY_HASH, 3000) == 7

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import struct
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
 import asyncpg
@@ -21,6 +21,9 @@ from picopyn.settings import PoolSettings
 
 _SSL_REQUEST = struct.pack("!II", 8, 80877103)
 Address = tuple[str, int]
+
+#: How much later a less preferred group of addresses is asked (seconds).
+STAGGER = 0.1
 
 
 class Dialer:
@@ -63,23 +66,31 @@ class Dialer:
         return connection  # type: ignore[no-any-return]
 
     def _start_up(self, purpose: Purpose) -> dict[str, str]:
-        own: Mapping[str, str] = self._settings.server_settings or {}
-        return {
-            "application_name": self._settings.application_name,
-            **own,
-            **self._dialect.startup_options(purpose),
-        }
+        settings = self._settings
+        keys = {**settings.server_settings, **self._dialect.startup_options(purpose)}
+        options = [settings.options, settings.server_settings.get("options"), keys.get("options")]
+        if joined := ",".join(dict.fromkeys(option for option in options if option)):
+            keys["options"] = joined
+        if settings.application_name is not None:
+            keys.setdefault("application_name", settings.application_name)
+        return keys
 
 
-async def awake(addresses: Sequence[Address], timeout: float, failed: dict[Address, str]) -> AsyncIterator[Address]:
+async def awake(
+    groups: Sequence[Sequence[Address]], timeout: float, failed: dict[Address, str]
+) -> AsyncIterator[Address]:
     """Ask addresses in parallel whether somebody answers; yield those that do, in the order of their answers.
 
     Args:
-        addresses: Whom to ask.
-        timeout: Limit for each (seconds).
+        groups: Whom to ask; each group is asked `STAGGER` seconds after the one before it.
+        timeout: Limit for each answer (seconds).
         failed: Receives the reason for every address that did not answer.
     """
-    asking = {asyncio.ensure_future(_first_word(address, timeout)): address for address in dict.fromkeys(addresses)}
+    asking: dict[asyncio.Task[None], Address] = {}
+    for number, group in enumerate(groups):
+        for address in group:
+            if address not in asking.values():
+                asking[asyncio.create_task(_first_word(address, timeout, number * STAGGER))] = address
     try:
         pending = set(asking)
         while pending:
@@ -96,7 +107,9 @@ async def awake(addresses: Sequence[Address], timeout: float, failed: dict[Addre
         await asyncio.gather(*asking, return_exceptions=True)
 
 
-async def _first_word(address: Address, timeout: float) -> None:
+async def _first_word(address: Address, timeout: float, delay: float) -> None:
+    if delay:
+        await asyncio.sleep(delay)
     async with asyncio.timeout(timeout):
         reader, writer = await _connect(address)
         try:

@@ -80,6 +80,7 @@ class Pool:
         self._rng = Random()
         self._dialer = Dialer(self._settings, self._dialect)
         self._control: ControlPlane
+        self._journal: Journal
         self._cluster: Cluster
         self._executor: Executor
 
@@ -282,7 +283,7 @@ class Pool:
         """Gauges and counters, as of now; the value never changes afterwards."""
         if self._state is _State.NEW:
             return Counters().snapshot()
-        return pool_stats(self._cluster, self._executor, self._control.stats())
+        return pool_stats(self._cluster, self._journal, self._control.topology_stats(), self._control.metadata_stats())
 
     async def explain_route(self, query: str, *args: Any, role: str | None = None) -> RouteExplanation:
         """Where a call would go now, and why; learns the text first. Nothing is executed."""
@@ -365,7 +366,7 @@ class Pool:
     async def _connect(self) -> None:
         settings, dialect = self._settings, self._dialect
         runtime = AsyncioRuntime(self._open_connection)
-        journal = Journal(Counters(), Publisher(settings.on_event), runtime.now)
+        self._journal = journal = Journal(Counters(), Publisher(settings.on_event), runtime.now)
         seeds = [_address(endpoint.with_default_port(dialect.default_port)) for endpoint in settings.endpoints]
         reach = Reach(
             self._dialer, dialect, seeds, settings.connect_timeout, lambda: self._cluster.snapshot, self._rng

@@ -12,7 +12,7 @@ from typing import Any
 
 from picopyn.dialects.base import Capability, Dialect, Purpose
 from picopyn.engine.journal import Journal
-from picopyn.engine.node_pool import NodePool
+from picopyn.engine.node_pool import HookFailed, NodePool
 from picopyn.engine.runtime import Job, Link, Runtime, Waiter
 from picopyn.errors import Fault
 from picopyn.observe import CloseReason
@@ -21,6 +21,9 @@ from picopyn.routing.membership import Membership, reconcile
 from picopyn.routing.plan import Candidate, Flavour, Planner
 from picopyn.settings import PoolSettings
 from picopyn.topology import Node, TopologySnapshot
+
+#: Load of a node without any connection: it comes after all that have one, for it may be hanging.
+_UNCONNECTED = 1_000_000
 
 _PURPOSES = {Flavour.PLAIN: Purpose.PLAIN, Flavour.REPLICA_READ: Purpose.REPLICA_READ}
 
@@ -131,7 +134,23 @@ class Cluster:
     def load(self, uuid: str) -> int:
         """Calls a node serves now: connections held and calls waiting for one."""
         pool = self._pools.get((uuid, Purpose.PLAIN))
-        return pool.slots.load if pool is not None else 0
+        if pool is None or not pool.slots.size:
+            return _UNCONNECTED
+        return pool.slots.load
+
+    def is_ready(self, leaders: int | None, replicas: int | None) -> bool:
+        """Whether so many leaders and other nodes are connected; None: all of them."""
+        snapshot = self.snapshot
+        nodes, heads = snapshot.nodes(), snapshot.nodes(role="leader")
+        others = [node for node in nodes if node not in heads]
+        if leaders is None and replicas is None:
+            return bool(nodes) and all(self._connected(node) for node in nodes)
+        found_leaders, found_others = sum(map(self._connected, heads)), sum(map(self._connected, others))
+        return found_leaders >= (leaders or 0) and found_others >= (replicas or 0)
+
+    def _connected(self, node: Node) -> bool:
+        pool = self._pools.get((node.uuid, Purpose.PLAIN))
+        return pool is not None and pool.slots.size > 0
 
     def suspect(self, node: Node, reason: str) -> None:
         """Something is wrong with a node: look at it, and at the cluster, at once."""
@@ -150,11 +169,13 @@ class Cluster:
         """A node answered."""
         self._journal.opened(pool.node, pool.purpose.value, link, seconds)
         self._reachable(pool.node)
+        if self._waiting:
+            self.changed()
 
     def open_failed(self, pool: NodePool, error: BaseException, seconds: float) -> None:
         """A node could not be connected to."""
         self._journal.open_failed(pool.node, pool.purpose.value, error, seconds)
-        if not (self._closed or pool.retired or self._fault(error) is Fault.OVERLOADED):
+        if not (self._closed or pool.retired or self._is_awake(error)):
             self._unreachable(pool.node, error)
         pool.refuse_waiters(error)
 
@@ -227,6 +248,10 @@ class Cluster:
         if fault is None and (state := getattr(error, "sqlstate", None)) is not None:
             return self._dialect.fault(state, str(error))
         return fault
+
+    def _is_awake(self, error: BaseException) -> bool:
+        """Whether a failed connect says nothing against the node."""
+        return isinstance(error, HookFailed) or self._fault(error) is Fault.OVERLOADED
 
     def _unreachable(self, node: Node, error: BaseException) -> None:
         reason = str(error) or type(error).__name__

@@ -20,6 +20,10 @@ class NodeUnreachable(Exception):  # noqa: N818 - never leaves the engine
     """A waiter is told that its node cannot be connected to; the cause is the error of the attempt."""
 
 
+class HookFailed(Exception):  # noqa: N818 - never leaves the engine
+    """The caller's own hook failed on a new connection: that says nothing about the node; the cause is its error."""
+
+
 class PoolListener(Protocol):
     """Who hears what happens to the connections of a node."""
 
@@ -130,11 +134,14 @@ class NodePool:
         self._start_opening(granted)
 
     def refuse_waiters(self, error: BaseException) -> None:
-        """Tell those who wait that no connection will come, unless some connection is still alive."""
+        """Tell those who wait that no connection will come, unless some connection is still alive.
+
+        Whoever waits for a connection whose hook failed gets the hook's own error.
+        """
         with self._lock:
             waiters = [] if self.slots.size or self.slots.opening else self.slots.drain_waiters()
         for waiter in waiters:
-            waiter.fail(_unreachable(error))
+            waiter.fail(error.__cause__ or error if isinstance(error, HookFailed) else _unreachable(error))
 
     def retire(self, reason: CloseReason) -> list[Link]:
         """The node has left, or the pool closes: refuse waiters, take no more connections.

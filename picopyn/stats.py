@@ -238,7 +238,7 @@ class MetadataCounters:
 
 
 class TopologyCounters:
-    """The counters of refreshing the topology, named as in `TopologyStats`; the tracker and its source count."""
+    """The counters of refreshing the topology, named as in `TopologyStats`; tracker and source count."""
 
     __slots__ = ("failures", "map_failures", "refreshes")
 

@@ -14,11 +14,10 @@ It knows no clock, no network and no thread.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Hashable
 from typing import Generic, TypeVar
 
-C = TypeVar("C", bound=Hashable)
-W = TypeVar("W", bound=Hashable)
+C = TypeVar("C")
+W = TypeVar("W")
 
 
 class Slots(Generic[C, W]):

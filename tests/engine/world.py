@@ -204,7 +204,7 @@ class World:
         server.links.add(link)
         return link
 
-    def _refresh(self) -> None:
+    def _refresh(self, doubtful: Node | None) -> None:
         self.refreshes_asked += 1
 
     async def warm(self) -> None:

@@ -142,12 +142,14 @@ class Grant:
         table: The table it is for; None for all tables (`GRANT READ TABLE TO u`, `GRANT CREATE TABLE TO u`).
         grantee: User name.
         revoke: Whether it is taken away.
+        kind: `"table"`, or `"user"` for privileges on users (`GRANT CREATE USER TO u`; `table` is then a user's name).
     """
 
     privilege: str
     table: str | None
     grantee: str
     revoke: bool = False
+    kind: str = "table"
 
 
 @dataclass(frozen=True, slots=True)

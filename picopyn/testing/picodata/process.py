@@ -47,12 +47,10 @@ async def _input_ended() -> None:
 def main() -> int:
     """Start, serve, clean up."""
     directory = Path(sys.argv[1])
-    try:
-        shape = Shape.from_json(sys.stdin.readline())
-        with PostgresServer() as postgres:
-            asyncio.run(serve(shape, directory, postgres))
-    finally:
-        shutil.rmtree(directory, ignore_errors=True)
+    shape = Shape.from_json(sys.stdin.readline())
+    with PostgresServer() as postgres:
+        asyncio.run(serve(shape, directory, postgres))
+    shutil.rmtree(directory, ignore_errors=True)
     return 0
 
 

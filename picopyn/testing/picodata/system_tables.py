@@ -24,20 +24,20 @@ _FIRST_ID = 512
 _FUNCTIONS = f"""
 CREATE TABLE {SCHEMA}._views (instance text, tier text, answer json, fault text, PRIMARY KEY (instance, tier));
 CREATE FUNCTION {SCHEMA}._pico_bucket(tier_name text) RETURNS json LANGUAGE plpgsql STABLE AS $$
-DECLARE found record;
+DECLARE shown record;
 BEGIN
   IF tier_name IS NULL THEN
     RAISE EXCEPTION '_pico_bucket: tier name is null';
   END IF;
-  SELECT answer, fault INTO found FROM {SCHEMA}._views
+  SELECT answer, fault INTO shown FROM {SCHEMA}._views
     WHERE instance = current_setting('picopyn.instance') AND tier = tier_name;
   IF NOT FOUND THEN
     RAISE EXCEPTION '_pico_bucket: tier ''%'' doesn''t exist', tier_name;
   END IF;
-  IF found.fault IS NOT NULL THEN
-    RAISE EXCEPTION '_pico_bucket: %', found.fault;
+  IF shown.fault IS NOT NULL THEN
+    RAISE EXCEPTION '_pico_bucket: %', shown.fault;
   END IF;
-  RETURN found.answer;
+  RETURN shown.answer;
 END $$;
 CREATE FUNCTION {SCHEMA}.pico_instance_uuid() RETURNS text LANGUAGE sql STABLE AS $$
   SELECT uuid FROM {SCHEMA}._pico_instance WHERE name = current_setting('picopyn.instance') $$;

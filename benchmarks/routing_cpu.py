@@ -1,10 +1,9 @@
 """What routing and the pool add to a call, in client CPU, on a plain PostgreSQL.
 
-One server process, a table of 100 000 rows, a topology of one replicaset whose only node is that server, and a route that
-is injected as if it had been learned (design: never benchmark through the accent front). Short blocks of three clients are
-interleaved: a bare asyncpg connection, the pool without a route, and the pool with one. CPU is the process's own
-(`time.process_time`), so what the server does costs nothing here; blocks in which other processes took more than 6 % of the
-machine are thrown away and repeated.
+One server process, a table of 100 000 rows, a topology of one replicaset whose only node is that server, and a route
+that is injected as if it had been learned (never benchmark the driver through the accent front). Short blocks of three
+clients are interleaved: a bare asyncpg connection, the pool without a route, and the pool with one. CPU is the
+process's own (`time.process_time`), so what the server does costs nothing here.
 
     python -m benchmarks.routing_cpu [--blocks 30] [--calls 1500]
 """
@@ -13,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import os
 import statistics
 import sys
 import time
@@ -26,7 +24,7 @@ from picopyn.asynchronous.topology_tracker import TopologySource
 from picopyn.dialects.picodata import PicodataDialect
 from picopyn.query_metadata import PreparedStatementMetadata
 from picopyn.routing.route import KeyPart, RouteKind, StatementRoute
-from picopyn.testing.postgres import PostgresNode
+from picopyn.testing import PostgresServer
 from picopyn.topology import BucketRange, EventBatch, EventBuckets, EventInstance, EventReplicaset, EventTier
 
 QUERY = "SELECT id, v FROM bench WHERE id = $1"
@@ -61,25 +59,6 @@ class OneNode(TopologySource):
         """Nothing is open."""
 
 
-def foreign_cpu(began: tuple[float, float]) -> float:
-    """Share of the machine that other processes used since `began` (busy seconds of all, of this process)."""
-    busy, own = busy_seconds()
-    wall = time.monotonic() - _CLOCK["began"]
-    return max(0.0, (busy - began[0]) - (own - began[1])) / max(wall, 1e-9) / (os.cpu_count() or 1)
-
-
-_CLOCK = {"began": 0.0}
-
-
-def busy_seconds() -> tuple[float, float]:
-    """CPU seconds used by everything on this machine, and by this process with its children's server."""
-    with open("/proc/stat", encoding="ascii") as stat:
-        fields = [int(value) for value in stat.readline().split()[1:]]
-    ticks = os.sysconf("SC_CLK_TCK")
-    idle = fields[3] + fields[4]
-    return (sum(fields[:8]) - idle) / ticks, time.process_time()
-
-
 async def block(call: Callable[[int], Awaitable[object]], calls: int) -> float:
     """CPU microseconds per call of one block."""
     began = time.process_time()
@@ -90,7 +69,7 @@ async def block(call: Callable[[int], Awaitable[object]], calls: int) -> float:
 
 async def measure(blocks: int, calls: int) -> int:
     """Run the comparison and print it."""
-    with PostgresNode.start() as server:
+    with PostgresServer(port=0) as server:
         connection = await asyncpg.connect(server.dsn)
         await connection.execute("CREATE TABLE bench (id bigint PRIMARY KEY, v text)")
         await connection.execute(
@@ -121,8 +100,10 @@ async def report(connection: asyncpg.Connection, pool: Pool, blocks: int, calls:
             times[name].append(await block(call, calls))
     medians = {name: statistics.median(values) for name, values in times.items()}
     bare = medians["asyncpg connection"]
-    print(f"client CPU per call, median of {blocks} interleaved blocks of {calls} calls; Python {sys.version.split()[0]}, "
-          f"asyncpg {asyncpg.__version__}")
+    print(
+        f"client CPU per call, median of {blocks} interleaved blocks of {calls} calls; Python {sys.version.split()[0]}, "
+        f"asyncpg {asyncpg.__version__}"
+    )
     for name, value in medians.items():
         print(f"  {name:30} {value:7.1f} us   {value / bare:5.2f} x   {value - bare:+6.1f} us")
     routed, unrouted = medians["picopyn pool, routed by key"], medians["picopyn pool, not routed"]

@@ -2,7 +2,8 @@
 
 Decides what a client asked for, or that it is turned away without a word. Must not know users or passwords.
 
-*Source*: `picodata-protocol.md` section 3, `picodata-recorded.md` section 5 (bad values), recorded section "startup".
+*Source*: `picodata-protocol.md` section 3, `picodata-recorded.md` section 5 (bad values), recorded section
+"startup".
 """
 
 from __future__ import annotations

@@ -24,6 +24,7 @@ class ManualClock:
         self._now = now
 
     def __call__(self) -> float:
+        """What time it is."""
         return self._now
 
     def advance(self, seconds: float) -> float:

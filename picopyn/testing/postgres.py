@@ -151,7 +151,7 @@ def _version(directory: Path, identity: tuple[tuple[str, Any], ...]) -> str:
 
 
 def _run(command: list[str], identity: dict[str, Any]) -> str:
-    done = subprocess.run(
+    done: subprocess.CompletedProcess[str] = subprocess.run(
         command,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,

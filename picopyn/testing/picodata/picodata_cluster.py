@@ -234,7 +234,7 @@ class PicodataCluster:
         return dict(self._order("describe")["leaders"])
 
     def states(self) -> dict[str, dict[str, str]]:
-        """By instance: `life` (alive, dead, silent, frozen), `current`, `target` (Online, Offline, Expelled)."""
+        """By instance: `life` (alive, dead, silent, frozen), `current` and `target` (Online, …)."""
         return dict(self._order("states"))
 
     @property
@@ -379,16 +379,16 @@ class PicodataCluster:
         """Open client connections by instance."""
         return dict(self._order("sessions"))
 
-    def _order(self, name: str, **arguments: Any) -> Any:
+    def _order(self, order: str, /, **arguments: Any) -> Any:
         if self._process is None or self._directory is None:
             raise ClusterError("the embedded cluster is not running")
-        line = json.dumps({"do": name, "arguments": arguments}).encode() + b"\n"
+        line = json.dumps({"do": order, "arguments": arguments}).encode() + b"\n"
         try:
             answer = json.loads(_exchange(str(self._directory / "control"), line))
         except (OSError, ValueError) as error:
             log = _tail(self._directory / "log")
             raise ClusterError(
-                f"the embedded cluster did not answer {name!r}: {error!r}; its log: {log}"
+                f"the embedded cluster did not answer {order!r}: {error!r}; its log: {log}"
             ) from None
         if "error" in answer:
             raise ClusterError(answer["error"], answer.get("sqlstate"))

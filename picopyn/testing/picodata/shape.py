@@ -81,8 +81,7 @@ class Shape:
         for name, tier in self.tiers.items():
             if tier.replicasets < 1 or tier.replication < 1 or tier.bucket_count < 0:
                 found.append(
-                    f"tier {name!r} needs at least one replicaset of one instance, and no negative
-                    bucket_count"
+                    f"tier {name!r}: at least one replicaset of one instance, bucket_count at least 0"
                 )
         for name in ("auto_offline_timeout", "statement_timeout", "concurrency"):
             if getattr(self, name) <= 0:

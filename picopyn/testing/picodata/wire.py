@@ -10,7 +10,7 @@ Decides what a message's bytes are. Must not know what a message means, nor a so
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 PROTOCOL_3 = 196608
@@ -228,7 +228,7 @@ def _copy(reader: _Reader, body: bytes) -> Message:
     return CopyData(f'CopyData(CopyData {{ data: b"{shown}" }})')
 
 
-_DECODERS = {
+_DECODERS: dict[bytes, Callable[[_Reader, bytes], Message]] = {
     b"P": _parse,
     b"B": _bind,
     b"D": lambda reader, _: Describe(reader.letter(), reader.text()),

@@ -19,8 +19,9 @@ _telling: contextvars.ContextVar[asyncio.Task[None] | None] = contextvars.Contex
 class Announcer:
     """Calls a listener after each piece of news, in a task of its own.
 
-    News that arrives while the listener is still busy is told by one more call after that one, so a slow or hanging
-    listener delays nobody but those who wait for it: reading the topology goes on. A listener that raises is logged.
+    News that arrives while the listener is still busy is told by one more call after that one, so a slow
+    or hanging listener delays nobody but those who wait for it: reading the topology goes on. A listener
+    that raises is logged.
 
     Args:
         name: Name of the task.

@@ -1,12 +1,12 @@
 """Who leads a replicaset, found by asking its instances: for users who may not read the tables that say so.
 
-A keyed SELECT on a connection that may execute one operation only fails either as "limit reached" (it executed here:
-this instance leads the owner of the key) or wrapped as an error of another replicaset (it was forwarded). Nothing is
-read or changed. This file decides whom to ask, for how long, and when an answer counts; the statement comes from the
-metadata service, the meaning of an error from the dialect.
+A keyed SELECT on a connection that may execute one operation only fails either as "limit reached" (it
+executed here: this instance leads the owner of the key) or wrapped as an error of another replicaset (it
+was forwarded). Nothing is read or changed. This file decides whom to ask, for how long, and when an
+answer counts; the statement comes from the metadata service, the meaning of an error from the dialect.
 
-*Source:* Picodata 26.1.6 and 26.2.1-rc2, recorded with a user that had READ on one table; 25.6 executes nothing locally
-and so tells nothing.
+*Source:* Picodata 26.1.6 and 26.2.1-rc2, recorded with a user that had READ on one table; 25.6 executes
+nothing locally and so tells nothing.
 """
 
 from __future__ import annotations
@@ -23,15 +23,16 @@ from picopyn.asynchronous.service_connection import (
     drop,
     say_goodbye,
 )
-from picopyn.dialects.picodata.leader_question import LeaderAnswer, classify
+from picopyn.dialects.picodata.leader_question import LeaderAnswer, read_leader_reply
+from picopyn.dialects.picodata.versions import LOCAL_EXECUTION, may_be_at_least
 from picopyn.topology import EventInstance, Node
 
 _LOG = logging.getLogger(__name__)
 
 #: Seconds one instance has for its answer, connecting included.
 QUESTION_SECONDS = 1.0
-#: Seconds after which a leader that was found is asked about again, although nothing we can see has changed: a planned
-#: switch changes no row that a bare user may read.
+#: Seconds after which a leader that was found is asked about again, although nothing we can see has
+#: changed: a planned switch changes no row that a bare user may read.
 RECHECK_SECONDS = 30.0
 #: Seconds an instance that answered has to close the connection; the answer waits for it.
 _GOODBYE_SECONDS = 0.25
@@ -57,7 +58,6 @@ class LeaderFinder:
         connect_to: Opens a connection for the question.
         key_select: Gives the statement to ask with.
         seconds: What each instance has for its answer.
-        classify: What the error of the question means.
     """
 
     def __init__(
@@ -66,12 +66,10 @@ class LeaderFinder:
         key_select: KeySelect,
         *,
         seconds: float = QUESTION_SECONDS,
-        classify: Callable[[BaseException | None], LeaderAnswer] = classify,
     ) -> None:
         self._connect_to = connect_to
         self._key_select = key_select
         self._seconds = seconds
-        self._classify = classify
         self._asking: dict[str, asyncio.Task[str | None]] = {}
 
     async def find(self, replicaset_uuid: str, nodes: Sequence[Node]) -> str | None:
@@ -84,8 +82,8 @@ class LeaderFinder:
             nodes: Its instances worth asking.
 
         Returns:
-            Uuid of the instance that executed the question itself; None when none did, when more than one claims to, or
-            when there is no statement to ask with.
+            Uuid of the instance that executed the question itself; None when none did, when more than one
+            claims to, or when there is no statement to ask with.
         """
         task = self._asking.get(replicaset_uuid)
         if task is None:
@@ -139,7 +137,7 @@ class LeaderFinder:
                     return LeaderAnswer.NO_ANSWER
                 await connection.fetch(question[0], *question[1])
         except Exception as error:
-            answer = self._classify(error)
+            answer = read_leader_reply(str(error)).answer
             _LOG.debug("asked %s who leads: %s (%s)", node.name or node.uuid, answer.name, cause(error))
             await _let_go(connection, error)
             return answer
@@ -147,7 +145,7 @@ class LeaderFinder:
             drop(connection)
             raise
         await _let_go(connection)
-        return self._classify(None)
+        return LeaderAnswer.NO_ANSWER  # it succeeded within one step: that says nothing
 
 
 async def _let_go(connection: ServiceConnection | None, error: Exception | None = None) -> None:
@@ -186,8 +184,8 @@ class LeaderMemory:
         """Take the instances as they are now.
 
         Returns:
-            The replicasets to ask about, each with its instances worth asking: those whose instances changed, whose
-            leader is not known, or who were asked long ago.
+            The replicasets to ask about, each with its instances worth asking: those whose instances
+            changed, whose leader is not known, or who were asked long ago.
         """
         groups: dict[str, list[EventInstance]] = {}
         for instance in instances:
@@ -197,7 +195,7 @@ class LeaderMemory:
         due: dict[str, list[Node]] = {}
         for uuid, members in groups.items():
             if self._is_due(uuid, members, now):
-                due[uuid] = [_node(member) for member in members if member.online and member.host]
+                due[uuid] = [_node(member) for member in members if _can_tell(member)]
         return due
 
     def answered(self, replicaset_uuid: str, leader_uuid: str | None, now: float) -> None:
@@ -222,6 +220,11 @@ class LeaderMemory:
         if before != seen and leader not in {fact[0] for fact in seen & (before or frozenset()) if fact[3]}:
             self._leaders.pop(uuid, None)  # the leader itself changed or went: what was found means nothing
         return before != seen or uuid not in self._leaders or now - self._asked_at[uuid] >= self._recheck
+
+
+def _can_tell(event: EventInstance) -> bool:
+    """Whether the instance can be asked; a server that executes nothing locally always says no."""
+    return event.online and bool(event.host) and may_be_at_least(event.version, LOCAL_EXECUTION)
 
 
 def _node(event: EventInstance) -> Node:

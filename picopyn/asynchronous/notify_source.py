@@ -1,10 +1,12 @@
 """The topology source that listens: Picodata's planned topology notices.
 
-The server tells a service connection everything it knows before that connection is ready, and every change afterwards.
-This file decides when the connection is opened, which notices belong together, and when a batch replaces everything
-known. What a notice means is the dialect's affair. No server sends such notices yet, so a driver polls.
+The server tells a service connection everything it knows before that connection is ready, and every
+change afterwards. This file decides when the connection is opened, which notices belong together, and
+when a batch replaces everything known. What a notice means is the dialect's affair. No server sends such
+notices yet, so a driver polls.
 
-*Source:* picodata `doc/adr/2025-09-12-pgproto-topology-notifications.md` (start-up key `picodata_catalog_cdc` = 1).
+*Source:* picodata `doc/adr/2025-09-12-pgproto-topology-notifications.md` (start-up key
+`picodata_catalog_cdc` = 1).
 """
 
 from __future__ import annotations
@@ -21,16 +23,18 @@ from picopyn.topology import Event, EventBatch
 
 _LOG = logging.getLogger(__name__)
 
-#: Opens the service connection; the callable it is given must be handed the text of every notice of that connection,
-#: synchronously, those that arrive before the connection is ready included. None when no node can be reached.
+#: Opens the service connection; the callable it is given must be handed the text of every notice of that
+#: connection, synchronously, those that arrive before the connection is ready included. None when no node
+#: can be reached.
 NoticeConnect = Callable[[Callable[[str], None]], Awaitable[ServiceConnection | None]]
 
 
 class NotifyTopologySource(TopologySource):
     """Emits a batch whenever the server speaks.
 
-    A new connection is a new epoch: its snapshot is emitted as one batch that replaces everything known. Notices that
-    arrive in one go are emitted as one batch, so a change of several rows is applied in one step.
+    A new connection is a new epoch: its snapshot is emitted as one batch that replaces everything known.
+    Notices that arrive in one go are emitted as one batch, so a change of several rows is applied in one
+    step.
 
     Args:
         connect: Opens the service connection with the notices wired in.

@@ -1,8 +1,8 @@
 """What the control plane expects of its own connections, and how it lets go of them.
 
-The tracker, the metadata service and the leader finder each use connections nobody borrows. This file says which part
-of asyncpg's surface they need, which errors mean that such a connection is gone, and how to close one in bounded
-time. It knows no SQL, no dialect and no pool.
+The tracker, the metadata service and the leader finder each use connections nobody borrows. This file
+says which part of asyncpg's surface they need, which errors mean that such a connection is gone, and how
+to close one in bounded time. It knows no SQL, no dialect and no pool.
 """
 
 from __future__ import annotations
@@ -17,11 +17,21 @@ import asyncpg
 #: Seconds a polite goodbye may take before the socket is simply dropped.
 GOODBYE_SECONDS = 1.0
 
-#: SQLSTATE classes and codes after which a connection is of no further use: connection exceptions, and the server
-#: saying that it is shutting down or has been told to end this session.
+#: SQLSTATE classes and codes after which a connection is of no further use: connection exceptions, and
+#: the server saying that it is shutting down or has been told to end this session.
 #:
 #: *Source:* PostgreSQL documentation, Appendix A "PostgreSQL Error Codes", classes 08 and 57.
 _FATAL_STATES = ("08", "57P01", "57P02", "57P03", "57P05")
+
+
+#: What a request on a connection can raise; anything else is a mistake in a program.
+REQUEST_ERRORS = (
+    asyncpg.PostgresError,
+    asyncpg.InterfaceError,
+    asyncpg.InternalClientError,
+    OSError,
+    EOFError,
+)
 
 
 class PreparedQuestion(Protocol):
@@ -65,8 +75,9 @@ class ServiceConnection(Protocol):
 def costs_the_connection(error: BaseException, connection: ServiceConnection | None = None) -> bool:
     """Whether a connection must be dropped after this error.
 
-    An error the server reported for the statement leaves the connection usable, and so does an argument that could not
-    be encoded; everything else (a deadline included, for the answer may still arrive) leaves it in an unknown state.
+    An error the server reported for the statement leaves the connection usable, and so does an argument
+    that could not be encoded; everything else (a deadline included, for the answer may still arrive)
+    leaves it in an unknown state.
 
     Args:
         error: What a request on the connection raised.
@@ -83,8 +94,8 @@ def costs_the_connection(error: BaseException, connection: ServiceConnection | N
 def is_access_denied(error: BaseException) -> bool:
     """Whether the server refused for want of a privilege, which an administrator may grant at any time.
 
-    *Source:* Picodata 26.1.6, recorded: `XX000 box error: AccessDenied: Read access to space '…' is denied for user`;
-    PostgreSQL: SQLSTATE 42501.
+    *Source:* Picodata 26.1.6, recorded: `XX000 box error: AccessDenied: Read access to space '…' is
+    denied for user`; PostgreSQL: SQLSTATE 42501.
     """
     return getattr(error, "sqlstate", None) == "42501" or "AccessDenied" in str(error)
 

@@ -9,16 +9,17 @@ import asyncio
 import contextvars
 from collections.abc import Awaitable, Callable
 
-#: Seconds a cancelled caller waits for the run it cancelled; a job that ignores its cancellation costs no more.
+#: Seconds a cancelled caller waits for the run it cancelled; a job that ignores its cancellation costs no
+#: more.
 _CANCEL_GRACE = 1.0
 
 
 class SingleFlight:
     """Runs a job, never twice at once.
 
-    A caller is served only by a run that began after it asked, so what it reads afterwards is never older than its
-    request. Callers that wait for the same run share it. Each run is a task of its own, so it can be ended without
-    touching its callers; it is cancelled when the caller that began it is.
+    A caller is served only by a run that began after it asked, so what it reads afterwards is never older
+    than its request. Callers that wait for the same run share it. Each run is a task of its own, so it
+    can be ended without touching its callers; it is cancelled when the caller that began it is.
 
     The owner is the object that created it; everything happens on one loop.
 

@@ -1,8 +1,8 @@
 """Where facts about the cluster come from: the seam, and the source that polls.
 
-A source owns one connection and hands over batches of events; it never writes a topology. This file decides in which
-order a poll reads, which failure costs what, and when a batch replaces everything known. The texts and the meaning of
-rows are the dialect's; when to poll is the tracker's.
+A source owns one connection and hands over batches of events; it never writes a topology. This file
+decides in which order a poll reads, which failure costs what, and when a batch replaces everything known.
+The texts and the meaning of rows are the dialect's; when to poll is the tracker's.
 
 Not public API, except that `Pool(topology_source=…)` takes a source of one's own.
 """
@@ -14,9 +14,10 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterable
 
-from picopyn.asynchronous.catalog_reader import AddressMap, CatalogReader
+from picopyn.asynchronous.catalog_reader import CatalogReader
 from picopyn.asynchronous.leader_finder import FindsLeaders, LeaderMemory
 from picopyn.asynchronous.service_connection import ServiceConnection, drop, say_goodbye
+from picopyn.dialects.picodata.addresses import AddressMap
 from picopyn.errors import NoNodeAvailable, UsageError
 from picopyn.topology import Event, EventBatch, EventInstance, EventLeader, vanished
 
@@ -30,8 +31,8 @@ Connect = Callable[[], Awaitable[ServiceConnection | None]]
 class TopologySource(ABC):
     """A source of topology events.
 
-    The tracker calls `listen` once, then `refresh` as often as it likes but never twice at once, and at last `close` or
-    `terminate`.
+    The tracker calls `listen` once, then `refresh` as often as it likes but never twice at once, and at
+    last `close` or `terminate`.
     """
 
     _emitter: Callable[[EventBatch], None] | None = None
@@ -67,11 +68,12 @@ class TopologySource(ABC):
 class PollingTopologySource(TopologySource):
     """Reads Picodata's system tables over one connection of its own and emits one batch per refresh.
 
-    The connection is opened on first use and reopened when it died; each is an epoch of its own and begins with one
-    batch that replaces everything known. Replicasets and instances must be readable, or nothing is applied and the
-    connection is given up. Tiers are read once per connection, and again when an unknown one shows up. The buckets of a
-    tier that cannot be read now keep their last map. What a user may not read degrades: bucket counts are derived from
-    the maps, and leaders are found by asking, if there is a finder.
+    The connection is opened on first use and reopened when it died; each is an epoch of its own and
+    begins with one batch that replaces everything known. Replicasets and instances must be readable, or
+    nothing is applied and the connection is given up. Tiers are read once per connection, and again when
+    an unknown one shows up. The buckets of a tier that cannot be read now keep their last map. What a
+    user may not read degrades: bucket counts are derived from the maps, and leaders are found by asking,
+    if there is a finder.
 
     Args:
         connect: Opens the connection, or returns None when no node can be reached.
@@ -104,7 +106,8 @@ class PollingTopologySource(TopologySource):
 
         Raises:
             NoNodeAvailable: No node could be reached; nothing is emitted.
-            Exception: Replicasets or instances could not be read; nothing is emitted, the connection is closed.
+            Exception: Replicasets or instances could not be read; nothing is emitted, the connection is
+                closed.
         """
         connection = await self._current_connection()
         try:

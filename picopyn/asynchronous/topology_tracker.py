@@ -2,9 +2,10 @@
 
 [`TopologyTracker`][picopyn.asynchronous.topology_tracker.TopologyTracker] owns one
 [`Topology`][picopyn.topology.Topology] and one
-[`TopologySource`][picopyn.asynchronous.topology_source.TopologySource]. It decides when to refresh (an interval with
-jitter, a trigger, a request), applies what the source emits, and tells one listener. It knows no SQL, no connection and
-no pool. The sources live in `topology_source` and `notify_source` and can be imported from here as well.
+[`TopologySource`][picopyn.asynchronous.topology_source.TopologySource]. It decides when to refresh (an
+interval with jitter, a trigger, a request), applies what the source emits, and tells one listener. It
+knows no SQL, no connection and no pool. The sources live in `topology_source` and `notify_source` and can
+be imported from here as well.
 
 Not public API: the driver builds and owns these objects.
 """
@@ -36,8 +37,8 @@ _LOG = logging.getLogger(__name__)
 #: Called with the topology after a refresh.
 RefreshListener = Callable[[Topology], Awaitable[None]]
 
-#: Seconds from the start of one background refresh to the start of the next, at least: a storm of faults must not
-#: become a storm of refreshes.
+#: Seconds from the start of one background refresh to the start of the next, at least: a storm of faults
+#: must not become a storm of refreshes.
 MIN_BACKGROUND_GAP = 0.2
 #: Every interval is stretched or shrunk by up to this share, so that many clients do not poll in step.
 JITTER = 0.1
@@ -108,10 +109,10 @@ class TopologyTracker:
         The source's errors are logged, not raised: whether what is known is enough is the caller's decision.
 
         Args:
-            on_refresh: Awaited with the topology after every later successful refresh, and after news that the source
-                pushed; not after the one inside this call, because the caller may still be setting itself up. Calls
-                never overlap; refreshes that end while it is busy are told by one more call. If it raises, that is
-                logged.
+            on_refresh: Awaited with the topology after every later successful refresh, and after news
+                that the source pushed; not after the one inside this call, because the caller may still
+                be setting itself up. Calls never overlap; refreshes that end while it is busy are told by
+                one more call. If it raises, that is logged.
         """
         if self._phase is not _Phase.NEW:
             return
@@ -128,9 +129,10 @@ class TopologyTracker:
     async def refresh_now(self) -> None:
         """Refresh at once, whatever the timer says; nothing after `stop`.
 
-        What is known afterwards is never older than this call: a refresh that began earlier does not count. The
-        source's errors are logged, never raised. Returns after the listener has been told (at once when called from
-        inside the listener; it is then called again). Cancelling the caller cancels the refresh it began.
+        What is known afterwards is never older than this call: a refresh that began earlier does not
+        count. The source's errors are logged, never raised. Returns after the listener has been told (at
+        once when called from inside the listener; it is then called again). Cancelling the caller cancels
+        the refresh it began.
         """
         if self._phase is _Phase.STOPPED:
             return

@@ -1,11 +1,13 @@
 """Reads Picodata's planned topology notices.
 
-The notices say what changed in the catalogue, one row each; this file decides what that means for the topology. It
-knows no connection and no clock. No server sends such notices yet: the format is the accepted design.
+The notices say what changed in the catalogue, one row each; this file decides what that means for the
+topology. It knows no connection and no clock. No server sends such notices yet: the format is the
+accepted design.
 
-*Source:* picodata `doc/adr/2025-09-12-pgproto-topology-notifications.md`: JSON with `op` (`replace` | `delete`), `map`
-(`replicaset` | `instance` | `bucket`), `raft` `{term, index}` and fields per map; the snapshot comes in the order
-replicasets, instances, buckets before the first ReadyForQuery, then increments.
+*Source:* picodata `doc/adr/2025-09-12-pgproto-topology-notifications.md`: JSON with `op` (`replace` |
+`delete`), `map` (`replicaset` | `instance` | `bucket`), `raft` `{term, index}` and fields per map; the
+snapshot comes in the order replicasets, instances, buckets before the first ReadyForQuery, then
+increments.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from picopyn.dialects.picodata.addresses import split_address
 from picopyn.topology import BucketRange, Event, EventBuckets, EventInstance, EventReplicaset
 
 #: Bits kept for the index when a raft position (term, index) is folded into one number.
@@ -23,8 +26,9 @@ _INDEX_BITS = 64
 def read_catalog_notice(text: str) -> Event | None:
     """The event in a message, or None when the message is something else or lacks a field it needs.
 
-    A deleted bucket row is no event: the buckets of a tier are fixed for its life, so the row is about to be cut anew,
-    and until the new row says otherwise the last owner is the best answer. A hole would leave buckets without owner.
+    A deleted bucket row is no event: the buckets of a tier are fixed for its life, so the row is about to
+    be cut anew, and until the new row says otherwise the last owner is the best answer. A hole would
+    leave buckets without owner.
     """
     try:
         notice = json.loads(text)
@@ -50,7 +54,7 @@ def _replicaset(notice: Mapping[str, Any]) -> Event:
 def _instance(notice: Mapping[str, Any]) -> Event:
     current, _ = _state(notice.get("current_state"))
     target, incarnation = _state(notice.get("target_state", notice.get("current_state")))
-    host, port = _address(str(notice.get("address") or ""))
+    host, port = split_address(str(notice.get("address") or "")) or ("", 0)
     return EventInstance(
         uuid=str(notice["instance_uuid"]),
         name=str(notice.get("name") or ""),
@@ -96,6 +100,3 @@ def _state(value: Any) -> tuple[str, int | None]:
     return str(value or ""), None
 
 
-def _address(text: str) -> tuple[str, int]:
-    host, _, port = text.rpartition(":")
-    return host.strip("[]"), int(port) if port.isdigit() else 0

@@ -23,7 +23,7 @@ help:  ## what there is
 demo: $(READY)  ## a cluster on this machine, and what the driver does with it
 	@$(BIN)/picopyn demo $(ARGS)
 
-test: $(READY)  ## all tests (ARGS="-k name", ARGS="--full", …)
+test: $(READY)  ## all tests (ARGS="-k name" for some)
 	$(BIN)/python -m pytest $(ARGS)
 
 lint: $(READY)  ## style and form
@@ -32,7 +32,7 @@ lint: $(READY)  ## style and form
 
 types: $(READY)  ## both type checkers
 	$(BIN)/mypy
-	$(BIN)/basedpyright
+	$(BIN)/basedpyright --pythonpath $(BIN)/python
 
 docs: $(READY)  ## the manual, into site/
 	$(BIN)/mkdocs build --strict --quiet

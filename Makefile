@@ -35,7 +35,7 @@ types: $(READY)  ## both type checkers
 	$(BIN)/basedpyright --pythonpath $(BIN)/python
 
 docs: $(READY)  ## the manual, into site/
-	$(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 bench: $(READY)  ## what routing costs, on plain PostgreSQL
 	$(BIN)/python -m benchmarks $(ARGS)

@@ -9,7 +9,7 @@ READY := .venv/.ready
 # The first Python of at least 3.11 that really runs; `make PYTHON=… test` names another.
 ifndef PYTHON
 PYTHON := $(shell for p in python3 python3.13 python3.12 python3.11 python3.14; do \
-	"$$p" -c 'import sys, venv; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo "$$p"; break; }; done)
+	"$$p" -c 'import sys, ensurepip, venv; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo "$$p"; break; }; done)
 endif
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1

@@ -1,7 +1,7 @@
 """`Pool`: the public face, and the place where everything is put together.
 
-It decides the life cycle (new → open → closing → closed) and nothing else: calls go to the engine's executor, facts come
-from the tracker, routes from the metadata service.
+It decides the life cycle (new → open → closed) and nothing else: calls go to the engine's executor, facts come from the
+tracker, routes from the metadata service.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ class Pool:
         deadline = self._cluster.runtime.now() + grace
         self._executor.closed = True
         try:
-            await self._control.close(deadline)
+            await self._control.close()
             await self._cluster.close(deadline)
         except BaseException:
             self._drop_everything()
@@ -368,10 +368,8 @@ class Pool:
         runtime = AsyncioRuntime(self._open_connection)
         self._journal = journal = Journal(Counters(), Publisher(settings.on_event), runtime.now)
         seeds = [_address(endpoint.with_default_port(dialect.default_port)) for endpoint in settings.endpoints]
-        reach = Reach(
-            self._dialer, dialect, seeds, settings.connect_timeout, lambda: self._cluster.snapshot, self._rng
-        )
-        self._control = control = ControlPlane(settings, dialect, reach, runtime.now, self._rng)
+        reach = Reach(self._dialer, dialect, seeds, settings.connect_timeout, lambda: control.snapshot, self._rng)
+        self._control = control = ControlPlane(settings, dialect, reach, journal.publisher, runtime.now, self._rng)
         self._cluster = cluster = Cluster(
             runtime, dialect, settings, control.snapshot, journal, control.look_again, self._rng
         )

@@ -37,7 +37,7 @@ class Cluster:
         settings: Sizes and times.
         snapshot: The first look at the cluster; empty until one exists.
         journal: Where events are counted and told.
-        refresh: Asks for a new look at the cluster, without waiting.
+        refresh: Asks for a new look at the cluster, without waiting; may name a node to doubt.
         rng: Source of randomness.
     """
 
@@ -48,7 +48,7 @@ class Cluster:
         settings: PoolSettings,
         snapshot: TopologySnapshot,
         journal: Journal,
-        refresh: Callable[[], None],
+        refresh: Callable[[Node | None], None],
         rng: Random,
     ) -> None:
         self.runtime = runtime
@@ -94,11 +94,13 @@ class Cluster:
             self._retire(uuid)
         for node in (*membership.join, *membership.move):
             self.pool(Candidate(node)).warm(self._least_size)
-        self.refreshed()
+        self.refreshes += 1
+        self.changed()
         return membership
 
-    def refreshed(self) -> None:
-        """A look at the cluster was completed, changed or not: waiting calls plan again."""
+    def confirm(self, snapshot: TopologySnapshot) -> None:
+        """A look at the cluster found nothing new: waiting calls plan again all the same."""
+        self.planner.snapshot = snapshot
         self.refreshes += 1
         self.changed()
 
@@ -157,11 +159,11 @@ class Cluster:
         if self.health.broke(node.uuid, reason, self.runtime.now()):
             self._journal.node_changed(node, "up", "suspect", reason)
             self._start_probe(node)
-        self._refresh()
+        self._refresh(node)
 
-    def ask_refresh(self) -> None:
-        """Ask for a new look at the cluster, without waiting."""
-        self._refresh()
+    def ask_refresh(self, doubtful: Node | None = None) -> None:
+        """Ask for a new look at the cluster, without waiting; its leader is in doubt where a node is named."""
+        self._refresh(doubtful)
 
     # what node pools report
 
@@ -199,9 +201,7 @@ class Cluster:
     async def close(self, deadline: float) -> None:
         """Refuse what waits, let holders finish until the deadline, then drop everything."""
         idle = self._shut()
-        closing = [
-            self.runtime.spawn(self.runtime.close_link(link, deadline), "picopyn close") for link in idle
-        ]
+        closing = [self.runtime.spawn(self.runtime.close_link(link, deadline), "picopyn close") for link in idle]
         await self.runtime.settle((*closing, *self._jobs), deadline)
         while any(pool.slots.held for pool in self.pools) and self.runtime.now() < deadline:
             try:
@@ -261,7 +261,7 @@ class Cluster:
             self._start_probe(node)
         if news:
             self._journal.node_changed(node, before.value, "down", reason)
-            self._refresh()
+            self._refresh(node)
             self.changed()
 
     # probing: the opening of a connection that is then used

@@ -239,10 +239,10 @@ class Executor:
         await self._learner.get_query_metadata(query, ask_without_parameters=True)
         self._cluster.changed()
 
-    async def _await_refresh(self, request: Request) -> None:
+    async def _await_refresh(self, request: Request, doubtful: Node) -> None:
         cluster = self._cluster
         seen = cluster.refreshes
-        cluster.ask_refresh()
+        cluster.ask_refresh(doubtful)
         try:
             while cluster.refreshes == seen and not self.closed:
                 await cluster.wait_change(self._patience(request))
@@ -292,7 +292,7 @@ class Executor:
             raise failures.write_lost(request, node) from error
         self._counters.retried(fault)
         if action is Action.AWAIT_REFRESH:
-            await self._await_refresh(request)
+            await self._await_refresh(request, node)
         elif action is Action.BACK_OFF:
             await self._pause(request, request.sent)
         return action is Action.NEXT_NODE

@@ -38,7 +38,7 @@ docs: $(READY)  ## the manual, into site/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 bench: $(READY)  ## what routing costs, on plain PostgreSQL
-	$(BIN)/python -m benchmarks $(ARGS)
+	$(BIN)/python -m benchmarks.routing_cpu $(ARGS)
 
 clean:  ## take away what was made
 	rm -rf .venv site .pytest_cache .mypy_cache .ruff_cache .hypothesis dist

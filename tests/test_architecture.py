@@ -69,6 +69,8 @@ EXCEPTIONS = {
     "picopyn.observe imports logging": "an observer's exception must be told somewhere",
     "picopyn.settings:PoolSettings has too many attributes": "one per setting",
     "picopyn.routing.explanation:RouteExplanation has too many attributes": "one per line of the explanation",
+    "picopyn.testing.picodata.planner.statement:Statement has too many attributes": "one per planned fact",
+    "picopyn.testing.picodata.shape:Shape has too many attributes": "one per option of a cluster",
     "picopyn.topology.events:EventInstance has too many attributes": "one per fact of an instance",
 }
 

@@ -274,9 +274,7 @@ _Check = Callable[[Any], str | None]
 
 def _whole(least: int) -> _Check:
     wanted = f"a whole number of at least {least}"
-    return lambda value: (
-        None if isinstance(value, int) and not isinstance(value, bool) and value >= least else wanted
-    )
+    return lambda value: None if isinstance(value, int) and not isinstance(value, bool) and value >= least else wanted
 
 
 def _seconds(least: float = 0.0) -> _Check:
@@ -321,19 +319,13 @@ def _ssl(value: Any) -> str | None:
 
 
 def _server_settings(value: Any) -> str | None:
-    texts = isinstance(value, Mapping) and all(
-        isinstance(k, str) and isinstance(v, str) for k, v in value.items()
-    )
+    texts = isinstance(value, Mapping) and all(isinstance(k, str) and isinstance(v, str) for k, v in value.items())
     return None if texts else "a mapping of texts to texts"
 
 
 def _source(value: Any) -> str | None:
     methods = ("listen", "refresh", "close", "terminate")
-    return (
-        None
-        if all(callable(getattr(value, m, None)) for m in methods)
-        else f"an object with {_listed(methods)}"
-    )
+    return None if all(callable(getattr(value, m, None)) for m in methods) else f"an object with {_listed(methods)}"
 
 
 _CHECKS: Final[Mapping[str, _Check]] = {
@@ -399,9 +391,7 @@ def role_problems(role: Any) -> list[str]:
 
 def _dialect_problems(dialect: Any) -> list[str]:
     if not isinstance(dialect, str):
-        own = isinstance(getattr(dialect, "name", None), str) and callable(
-            getattr(dialect, "startup_options", None)
-        )
+        own = isinstance(getattr(dialect, "name", None), str) and callable(getattr(dialect, "startup_options", None))
         return [] if own else [f"dialect must be one of {_listed(DIALECTS)}, or a dialect, not {dialect!r}"]
     if dialect not in DIALECTS:
         return [f"dialect must be one of {_listed(DIALECTS)}, or a dialect, not {dialect!r}"]

@@ -184,9 +184,7 @@ def targets(module: Module, imported: Import) -> Iterator[str]:
     if imported.module.split(".")[0] != "picopyn":
         return
     below = [f"{imported.module}.{name}" for name in imported.names]
-    found = [
-        name for name in below if name in MODULES or (storey_of(name) is not None and name.count(".") == 1)
-    ]
+    found = [name for name in below if name in MODULES or (storey_of(name) is not None and name.count(".") == 1)]
     yield from found
     if not imported.names or len(found) < len(below):
         yield imported.module
@@ -298,11 +296,7 @@ def code_lines(module: Module) -> int:
         if token.type not in skipped:
             lines.update(range(token.start[0], token.end[0] + 1))
     for node in ast.walk(module.tree):
-        if (
-            isinstance(node, ast.Expr)
-            and isinstance(node.value, ast.Constant)
-            and isinstance(node.value.value, str)
-        ):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
             lines.difference_update(range(node.lineno, (node.end_lineno or node.lineno) + 1))
     return len(lines)
 
@@ -311,9 +305,7 @@ def branches(function: ast.AST) -> int:
     """Places where a function can go another way."""
     ways = (ast.If, ast.For, ast.AsyncFor, ast.While, ast.ExceptHandler, ast.IfExp, ast.match_case)
     found = [node for node in _own_nodes(function) if isinstance(node, ways)]
-    return len(found) + sum(
-        len(node.ifs) for node in _own_nodes(function) if isinstance(node, ast.comprehension)
-    )
+    return len(found) + sum(len(node.ifs) for node in _own_nodes(function) if isinstance(node, ast.comprehension))
 
 
 def attributes(cls: ast.ClassDef) -> set[str]:
@@ -357,12 +349,7 @@ def missing_docstrings(module: Module) -> Iterator[str]:
         yield f"{module.name} has no docstring"
     for name, node in [*module.classes(), *module.functions()]:
         public = not any(part.startswith("_") for part in name.split("."))
-        if (
-            public
-            and not ast.get_docstring(node)
-            and not _is_repetition(node)
-            and not _is_nested(module, name)
-        ):
+        if public and not ast.get_docstring(node) and not _is_repetition(node) and not _is_nested(module, name):
             yield f"{module.name}:{name} has no docstring"
 
 
@@ -507,8 +494,6 @@ def test_a_rule_sees_what_breaks_it(rule: Callable[[Module], Iterator[str]], nam
         (missing_docstrings, "picopyn.x", '"""X."""\ndef f():\n    """F."""\n    def g(): ...\n'),
     ],
 )
-def test_a_rule_lets_the_right_thing_pass(
-    rule: Callable[[Module], Iterator[str]], name: str, source: str
-) -> None:
+def test_a_rule_lets_the_right_thing_pass(rule: Callable[[Module], Iterator[str]], name: str, source: str) -> None:
     """No rule is in the way of what it wants."""
     assert list(rule(Module(name, source))) == []

@@ -183,10 +183,7 @@ def test_roles_whose_time_has_not_come_are_refused(role: str) -> None:
         *(("database", value) for value in ("", b"x")),
         *(("application_name", value) for value in ("", 1)),
         *(("password", value) for value in (1, b"S3cr3t", ["S3cr3t"])),
-        *(
-            ("server_settings", value)
-            for value in (None, "a=b", {"a": 1}, {1: "a"}, {"application_name": "a"})
-        ),
+        *(("server_settings", value) for value in (None, "a=b", {"a": 1}, {1: "a"}, {"application_name": "a"})),
         *(("after_connect", value) for value in (1, "f")),
         *(("topology_source", value) for value in (1, object())),
         *(("on_event", value) for value in (1, coroutine)),
@@ -207,9 +204,7 @@ def test_sizes_must_agree() -> None:
 
 def test_every_problem_of_string_words_and_keywords_is_in_one_error() -> None:
     """In the order string, words, keywords, values."""
-    found = of_dsn(
-        "postgresql://u@h:x?foo=1&max_size=ten&passfile=f", min_sise=1, connect_timeout=-1, role="x"
-    )
+    found = of_dsn("postgresql://u@h:x?foo=1&max_size=ten&passfile=f", min_sise=1, connect_timeout=-1, role="x")
     parts = [
         "'foo'",
         "'x' of host 1",
@@ -284,9 +279,7 @@ def test_a_dialect_value_an_ssl_context_and_callables_are_taken() -> None:
 numbers = st.one_of(st.integers(), st.floats(), st.booleans(), st.none(), st.text(max_size=3))
 
 
-@given(
-    st.dictionaries(st.sampled_from([f.name for f in fields(PoolSettings) if f.name != "endpoints"]), numbers)
-)
+@given(st.dictionaries(st.sampled_from([f.name for f in fields(PoolSettings) if f.name != "endpoints"]), numbers))
 def test_whatever_the_values_there_are_settings_or_one_error(values: dict[str, Any]) -> None:
     """Checking never fails in another way."""
     try:

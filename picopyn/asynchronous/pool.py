@@ -283,7 +283,7 @@ class Pool:
         """Gauges and counters, as of now; the value never changes afterwards."""
         if self._state is _State.NEW:
             return Counters().snapshot()
-        return pool_stats(self._cluster, self._journal, self._control.topology_stats(), self._control.metadata_stats())
+        return pool_stats(self._cluster, self._journal, self._control.topology_stats(self._cluster.runtime.now()), self._control.metadata_stats())
 
     async def explain_route(self, query: str, *args: Any, role: str | None = None) -> RouteExplanation:
         """Where a call would go now, and why; learns the text first. Nothing is executed."""

@@ -87,7 +87,7 @@ class ControlPlane:
             await self._reach.introduce()
         await self.tracker.start(self._refreshed)
         self._adopt(self.snapshot)
-        cluster.spawn(self.metadata.start(), "picopyn metadata start")
+        cluster.jobs.spawn(self.metadata.start(), "picopyn metadata start")
 
     def look_again(self, doubtful: Node | None = None) -> None:
         """Ask for a refresh soon; the leader of a doubtful node's replicaset is asked for again where it was asked."""
@@ -99,7 +99,7 @@ class ControlPlane:
         """How the cluster is being looked at."""
         snapshot = self.snapshot
         age = None if snapshot.refreshed_at is None else snapshot.age(now)
-        looks = self._cluster.refreshes if self._cluster is not None else 0
+        looks = self._cluster.changes.looks if self._cluster is not None else 0
         return TopologyStats(refreshes=looks, age=age, version=snapshot.version)
 
     def metadata_stats(self) -> MetadataStats:

@@ -181,7 +181,7 @@ def learn_and_use(statements: Statements, model: Model, seed: int, calls: int = 
 
 
 @given(st.integers(0, 2**32), st.sampled_from((either, both)))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_one_condition_beside_the_key_never_misleads(seed: int, combine: Any) -> None:
     """A key and one more condition, of any kind, joined by AND or OR: no later call goes astray."""
     statements = Statements(seed)
@@ -192,7 +192,7 @@ def test_one_condition_beside_the_key_never_misleads(seed: int, combine: Any) ->
 
 
 @given(st.integers(0, 2**32), st.integers(1, 3))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_inserts_are_never_misled(seed: int, rows: int) -> None:
     """Rows of parameters and constants have no conditions: what is learned is always right."""
     statements = Statements(seed)
@@ -202,7 +202,7 @@ def test_inserts_are_never_misled(seed: int, rows: int) -> None:
 
 
 @given(st.integers(0, 2**32))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_every_difference_shows_in_a_check(seed: int) -> None:
     """Whatever the statement, a call that would go astray is one that a check with its arguments finds."""
     statements = Statements(seed)
@@ -223,7 +223,7 @@ def test_nested_conditions_hardly_ever_mislead() -> None:
 
 
 @given(st.integers(0, 2**32))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_plain_keys_are_always_found(seed: int) -> None:
     """A key made of different parameters, and any other columns: keyed, and right for later calls."""
     statements = Statements(seed)

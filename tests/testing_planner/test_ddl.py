@@ -15,7 +15,8 @@ CATALOG = Catalog(tiers={"default": 3000, "hot": 100})
     ("text", "table"),
     [
         (
-            "CREATE TABLE t (id INT NOT NULL, name VARCHAR(20), PRIMARY KEY (id)) USING memtx DISTRIBUTED BY (id)",
+            "CREATE TABLE t (id INT NOT NULL, name VARCHAR(20), PRIMARY KEY (id)) "
+            "USING memtx DISTRIBUTED BY (id)",
             Table("t", (Column("id", "int", False), Column("name", "text")), ("id",), ("id",), "default"),
         ),
         (
@@ -23,7 +24,8 @@ CATALOG = Catalog(tiers={"default": 3000, "hot": 100})
             Table("T", (Column("Id", "int", False),), ("Id",), None, None, engine="vinyl"),
         ),
         (
-            'CREATE TABLE t (a INT, b STRING NOT NULL, c NUMERIC(10, 2) NULL, PRIMARY KEY (a, b)) DISTRIBUTED BY (b) IN TIER "hot" '
+            "CREATE TABLE t (a INT, b STRING NOT NULL, c NUMERIC(10, 2) NULL, PRIMARY KEY (a, b)) "
+            'DISTRIBUTED BY (b) IN TIER "hot" '
             "WAIT APPLIED GLOBALLY OPTION (TIMEOUT = 3.0)",
             Table(
                 "t",
@@ -36,7 +38,9 @@ CATALOG = Catalog(tiers={"default": 3000, "hot": 100})
     ],
 )
 def test_create_table_describes_the_table(text: str, table: Table) -> None:
-    """Columns of the primary key take no NULL; without a distribution the primary key distributes, in the default tier."""
+    """Columns of the primary key take no NULL; without a distribution the primary key distributes, in the
+    default tier.
+    """
     statement = prepare(text, CATALOG)
     assert statement.ddl == st.CreateTable(table)
     assert (statement.kind, statement.tag, statement.columns, statement.tier) == (
@@ -120,7 +124,8 @@ def test_the_storage_keeps_bucket_and_offsets() -> None:
     ddl = prepare('CREATE TABLE "T t" (id INT PRIMARY KEY, f DATETIME)', CATALOG).ddl
     assert isinstance(ddl, st.CreateTable)
     assert storage.create_table_text(ddl.table) == (
-        'CREATE TABLE "data"."T t" ("id" bigint, "f" timestamptz, "f offset" smallint, "bucket_id" bigint, PRIMARY KEY ("id"))'
+        'CREATE TABLE "data"."T t" ("id" bigint, "f" timestamptz, "f offset" smallint, '
+        '"bucket_id" bigint, PRIMARY KEY ("id"))'
     )
     assert (
         storage.add_column_text("T t", Column("x", "double"))

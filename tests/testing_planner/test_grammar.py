@@ -65,7 +65,7 @@ def test_what_the_grammar_lacks_is_a_parsing_error(text: str) -> None:
 
 def test_a_parsing_error_names_line_and_column() -> None:
     """The place is where the first word stands that no rule takes."""
-    with pytest.raises(ServerError, match=" --> 2:11$"):
+    with pytest.raises(ServerError, match=r" --> 2:11$"):
         prepare("SELECT *\nFROM t AS WHERE id = 1", CATALOG)
 
 
@@ -122,8 +122,8 @@ def test_what_picodata_has_and_the_model_has_not_is_said_so(text: str) -> None:
         ),
         (
             "SELECT * FROM t WHERE id = $1 AND v = $1",
-            "inconsistent types int and text deduced for parameter $1, consider using transitive type casts through a "
-            "common type, e.g. $1::int::text and $1::int",
+            "inconsistent types int and text deduced for parameter $1, consider using transitive type casts "
+            "through a common type, e.g. $1::int::text and $1::int",
         ),
         ("SELECT lower(id) FROM t", "could not resolve function overload for lower(int)"),
         ("SELECT nope(1)", "SQL function nope not found"),

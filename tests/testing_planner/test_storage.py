@@ -59,7 +59,7 @@ def test_rows_of_expressions_come_from_the_storage() -> None:
 
 
 def test_an_update_of_the_sharding_key_moves_the_row() -> None:
-    """The new bucket comes as one more argument when the whole key is given; else the update is not modelled."""
+    """The new bucket comes as one more argument if the whole key is given; else it is not modelled."""
     update = prepare("UPDATE s SET l = $1, k = 5 WHERE id = $2", _CATALOG)
     assert update.storage_arguments(["x", 1]) == ["x", 1, bucket_of(["x", 5], 3000)]
     with pytest.raises(NotModelled):
@@ -134,7 +134,9 @@ def _recorded_rows(row: dict[str, Any]) -> list[list[bytes | None]]:
 
 
 async def test_recorded_conversations_give_their_recorded_rows(storage: Any) -> None:
-    """Every recorded statement on user tables, run one after the other: tags and rows as recorded, in both formats."""
+    """Every recorded statement on user tables, run one after the other: tags and rows as recorded, in both
+    formats.
+    """
     catalog, compared = Catalog(keeps_offsets=True), 0
     for row in load("picodata-conversations.json")["conversations"]:
         text = row["do"]

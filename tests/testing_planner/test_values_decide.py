@@ -1,4 +1,6 @@
-"""The buckets follow the bound values, not only the text: constants are folded after binding, as on a real server."""
+"""The buckets follow the bound values, not only the text: constants are folded after binding, as on a real
+server.
+"""
 
 from __future__ import annotations
 
@@ -80,7 +82,7 @@ def test_constants_are_folded_after_binding(where: str, values: tuple[Value, ...
 def test_a_double_key_is_hashed_as_bound_or_as_cast(
     text: str, values: tuple[Value, ...], expected: Buckets
 ) -> None:
-    """A bare parameter without fraction hashes as an integer, a cast one as a double, a literal as written."""
+    """A bare parameter without fraction hashes as an integer, a cast one as a double, a literal as is."""
     assert _buckets(f"SELECT * FROM dd WHERE {text}", *values) == expected
 
 
@@ -117,12 +119,16 @@ def test_the_form_of_doubles_is_the_catalogs() -> None:
     ],
 )
 def test_a_plan_in_parts_has_a_bound_or_none(text: str, values: tuple[Value, ...], expected: Buckets) -> None:
-    """Rows collected from several replicasets leave an upper bound; rows dealt out by a computed key leave nothing."""
+    """Rows collected from several replicasets leave an upper bound; rows dealt out by a computed key leave
+    nothing.
+    """
     assert _buckets(text, *values) == expected
 
 
 def test_an_answer_of_every_bucket_counts_the_asked_instances_tier() -> None:
-    """Recorded: a table of a tier with 1 000 buckets, asked at an instance whose tier has 100, names 1 to 100."""
+    """Recorded: a table of a tier with 1 000 buckets, asked at an instance whose tier has 100, names 1 to
+    100.
+    """
     catalog = Catalog(tiers={"router": 100, "storage": 1000, "arbiter": 0}, default_tier="router")
     text = 'CREATE TABLE ts1 (id INT NOT NULL PRIMARY KEY) DISTRIBUTED BY (id) IN TIER "storage"'
     catalog = catalog_of([text], catalog)

@@ -88,7 +88,7 @@ class DdlParser(Cursor):
         for word in words:
             if self.accept(word):
                 return word
-        self.refuse()
+        raise self.refusal()
 
     def _wait(self) -> None:
         if self.accept("wait"):
@@ -137,7 +137,7 @@ class DdlParser(Cursor):
             return self._alone(st.RenameColumn(table, column, self.name()))
         if self.is_word("drop") or self.is_word("alter"):
             raise NotModelled(f"ALTER TABLE … {self.token.text.upper()}")
-        self.refuse()
+        raise self.refusal()
 
     def _alone(self, action: Action) -> Action:
         if self.is_op(","):
@@ -180,7 +180,7 @@ class DdlParser(Cursor):
             if tuple(self.peek(ahead).text for ahead in range(len(parts))) == parts:
                 self.at += len(parts)
                 return method
-        self.refuse()
+        raise self.refusal()
 
     def alter_user(self) -> st.AlterUser:
         """Read what follows ALTER USER."""
@@ -248,7 +248,7 @@ class DdlParser(Cursor):
         if token.kind == "string":
             return token.text
         self.at -= 1
-        self.refuse()
+        raise self.refusal()
 
     def deallocate(self) -> st.Deallocate:
         """Read what follows DEALLOCATE."""

@@ -1,7 +1,7 @@
 """Which buckets a filter leaves: equations of key columns with constants, through AND and OR.
 
-A filter becomes chains: alternatives of equations that hold together. Whatever says nothing about a key leaves every bucket.
-*Source*: Picodata's `executor/bucket.rs`, `dnf.rs` and the recorded plans.
+A filter becomes chains: alternatives of equations that hold together. Whatever says nothing about a key
+leaves every bucket. *Source*: Picodata's `executor/bucket.rs`, `dnf.rs` and the recorded plans.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Found:
 
     def either(self, other: Found) -> Found:
         """Buckets in one of the sets."""
-        if self.numbers is None and not self.anywhere or other.numbers is None and not other.anywhere:
+        if any(found.numbers is None and not found.anywhere for found in (self, other)):
             return ALL
         if self.anywhere or other.anywhere:
             return other if self.anywhere else self

@@ -10,13 +10,15 @@ from typing import NoReturn
 from picopyn.testing.picodata.planner.errors import NotModelled, ServerError, syntax
 from picopyn.testing.picodata.planner.lexer import Token, tokens_of
 
-#: Words that are never names unless quoted. *Source*: rule `Keyword` of Picodata's grammar (26.1).
-KEYWORDS = frozenset(
-    """all and asc as begin between by case cast current_date current_time current_timestamp desc distinct else end
-    except exists false filter from group having inner into in is join left limit localtimestamp localtime not null on
-    option order or outer over primary select set similar substring table then to true union using values when where
-    with window""".split()
-)
+# Words that are never names unless quoted. *Source*: rule `Keyword` of Picodata's grammar (26.1).
+_WORDS = """
+    all and asc as begin between by case cast current_date current_time current_timestamp desc distinct
+    else end except exists false filter from group having inner into in is join left limit localtimestamp
+    localtime not null on option order or outer over primary select set similar substring table then to
+    true union using values when where with window
+"""
+#: Words that are never names unless quoted.
+KEYWORDS = frozenset(_WORDS.split())
 
 #: Type names as planner types. *Source*: `picodata-protocol.md` section 7.
 TYPE_NAMES = {

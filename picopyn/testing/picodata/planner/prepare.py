@@ -1,6 +1,7 @@
 """From a text to a `Statement`: parse, look up names and types, and offer what the server half asks for.
 
-This is the planner's front door; everything it decides itself is which tables and tiers a statement may combine.
+This is the planner's front door; everything it decides itself is which tables and tiers a statement may
+combine.
 """
 
 from __future__ import annotations

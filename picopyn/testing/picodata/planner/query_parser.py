@@ -1,7 +1,7 @@
 """The grammar of SELECT, VALUES, INSERT, UPDATE, DELETE, EXPLAIN and DO.
 
-*Source*: rules `Query`, `SelectFull`, `Insert`, `Update`, `Delete`, `Explain`, `AnonymousBlock` of Picodata's grammar (26.1)
-and the recorded refusals.
+*Source*: rules `Query`, `SelectFull`, `Insert`, `Update`, `Delete`, `Explain`, `AnonymousBlock` of Picodata's
+grammar (26.1) and the recorded refusals.
 """
 
 from __future__ import annotations

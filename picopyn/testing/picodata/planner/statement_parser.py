@@ -1,7 +1,7 @@
 """The grammar's top: which kind of statement a text is.
 
-*Source*: rule `Command` of Picodata's grammar (26.1) and the recorded tags and refusals. What Picodata has and this model has not
-is told apart from what Picodata refuses.
+*Source*: rule `Command` of Picodata's grammar (26.1) and the recorded tags and refusals. What Picodata has
+and this model has not is told apart from what Picodata refuses.
 """
 
 from __future__ import annotations

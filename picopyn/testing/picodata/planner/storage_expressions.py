@@ -1,4 +1,4 @@
-"""PostgreSQL text for expressions. It knows no values: parameters stay parameters, numbered as they are met."""
+"""PostgreSQL text for expressions. It knows no values: parameters stay, numbered as they are met."""
 
 from __future__ import annotations
 

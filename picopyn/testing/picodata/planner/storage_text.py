@@ -85,7 +85,9 @@ class StorageText(ExpressionText):
         return f"{relation(base.table.name)} AS r{base.number}"
 
     def update(self, update: b.Update) -> str:
-        """An UPDATE; what only its values tell (bucket, offsets) comes after the parameters, see `extra_columns`."""
+        """An UPDATE; what only its values tell (bucket, offsets) comes after the parameters, see
+        `extra_columns`.
+        """
         target = self._table(update.target)
         sets = [
             f"{quoted(name)} = {self._assigned(update, name, value)}" for name, value in update.assignments

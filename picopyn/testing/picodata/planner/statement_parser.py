@@ -103,7 +103,8 @@ class StatementParser(QueryParser, DdlParser):
         return self._with_tail("drop_index", "DROP INDEX", self.drop_index())
 
     def _schema(self, tag: str) -> Command:
-        self.accept("if", "not", "exists") or self.accept("if", "exists")
+        if not self.accept("if", "not", "exists"):
+            self.accept("if", "exists")
         self.name()
         return Command("schema", tag)
 

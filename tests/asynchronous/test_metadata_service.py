@@ -721,7 +721,9 @@ async def test_a_call_with_arguments_that_cannot_be_sent_is_no_difference():
     """What asyncpg refuses to encode says nothing about the route, and costs no connection."""
     async with serving() as rig:
         await rig.learned(SELECT)
-        rig.first.when(f"EXPLAIN {SELECT}", asyncpg.exceptions.DataError("invalid input for query argument $1"))
+        rig.first.when(
+            f"EXPLAIN {SELECT}", asyncpg.exceptions.DataError("invalid input for query argument $1")
+        )
         rig.service.check_later(SELECT, ("x",))
         await asyncio.sleep(60)
         assert rig.service.stats().differences == 0

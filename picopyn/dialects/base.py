@@ -136,6 +136,10 @@ class Dialect(Protocol):
         """Whether the text only reads (and so may run on a replica, and be repeated where the server allows it)."""
         ...
 
+    def never_hangs(self, sql: str) -> bool:
+        """Whether the text is answered by any node alone, whatever the state of the cluster (`BEGIN`, `EXPLAIN` …)."""
+        ...
+
     def can_be_asked(self, sql: str) -> bool:
         """Whether asking the server for the buckets of this text is worth it and harmless."""
         ...

@@ -16,8 +16,9 @@ from typing import Any
 from picopyn.testing.picodata.cluster import VERSION_TEXT, Cluster
 from picopyn.testing.picodata.model import Instance, Range
 from picopyn.testing.picodata.planner.catalog import Table
+from picopyn.testing.picodata.planner.storage_names import SCHEMA, create_table_text, relation
 from picopyn.testing.picodata.planner.system_tables import SYSTEM_TABLES
-from picopyn.testing.picodata.storage import SCHEMA, Storage, create_table, relation
+from picopyn.testing.picodata.storage import Storage
 from picopyn.testing.picodata.users import ADMIN
 
 _FIRST_ID = 512
@@ -58,7 +59,7 @@ CREATE FUNCTION {SCHEMA}.version() RETURNS text LANGUAGE sql STABLE AS $$ SELECT
 
 async def create(storage: Storage) -> None:
     """Make every relation and function, all empty."""
-    tables = ";".join(create_table(table) for table in SYSTEM_TABLES.values())
+    tables = ";".join(create_table_text(table) for table in SYSTEM_TABLES.values())
     script = f"CREATE SCHEMA IF NOT EXISTS {SCHEMA}; {tables}; {_FUNCTIONS}"
 
     async def use(connection: Any) -> None:

@@ -267,10 +267,10 @@ def _state(value: Any) -> tuple[str, int | None]:
     state = _decoded(value)
     if isinstance(state, str):
         return state, None
-    if not isinstance(state, list | tuple) or not state or not isinstance(state[0], str):
+    word, incarnation = (*state, None, None)[:2] if isinstance(state, list | tuple) else (None, None)
+    if not isinstance(word, str):
         return "", None
-    incarnation = state[1] if len(state) > 1 else None
-    return state[0], incarnation if isinstance(incarnation, int) else None
+    return word, incarnation if isinstance(incarnation, int) else None
 
 
 def _failure_domain(value: Any) -> dict[str, str]:

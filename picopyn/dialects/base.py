@@ -30,7 +30,9 @@ class Capability(Enum):
     """What a kind of server can or cannot do; the engine asks for capabilities, never for names."""
 
     SHARDED = "statements have owners"
-    FORWARDING_NEEDS_EVERY_LEADER = "a statement not executed at its owner hangs while a leader of its tier is dead"
+    FORWARDING_NEEDS_EVERY_LEADER = (
+        "a statement not executed at its owner hangs while a leader of its tier is dead"
+    )
     SELECTS_HAVE_NO_EFFECT = "every SELECT may be repeated"
     TRANSACTIONS = "BEGIN means something"
     LEADER_QUESTION = "a keyed SELECT tells whether the asked node is the leader"
@@ -134,6 +136,10 @@ class Dialect(Protocol):
 
     def is_read(self, sql: str) -> bool:
         """Whether the text only reads (and so may run on a replica, and be repeated where the server allows it)."""
+        ...
+
+    def never_hangs(self, sql: str) -> bool:
+        """Whether the text is answered by any node alone, whatever the state of the cluster (`BEGIN`, `EXPLAIN` …)."""
         ...
 
     def can_be_asked(self, sql: str) -> bool:

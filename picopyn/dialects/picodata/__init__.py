@@ -80,6 +80,10 @@ class PicodataDialect:
         """Whether the text only reads."""
         return statements.is_read(sql)
 
+    def never_hangs(self, sql: str) -> bool:
+        """Whether any live instance answers the text by itself."""
+        return statements.never_hangs(sql)
+
     def can_be_asked(self, sql: str) -> bool:
         """Whether asking for the buckets of this text is worth it and harmless."""
         return statements.can_be_asked(sql)

@@ -28,6 +28,7 @@ _TOKEN = re.compile(
     re.VERBOSE | re.DOTALL,
 )
 _READS = frozenset({"SELECT", "VALUES", "WITH", "EXPLAIN"})
+_NEVER_HANG = frozenset({"EXPLAIN", "BEGIN", "COMMIT", "ROLLBACK", "END", "SET", "DEALLOCATE"})
 _ASKED = frozenset({"SELECT", "VALUES", "WITH", "INSERT", "UPDATE", "DELETE"})
 
 
@@ -39,8 +40,9 @@ def is_read(sql: str) -> bool:
 def can_be_asked(sql: str) -> bool:
     """Whether the server may be asked which buckets the statement concerns.
 
-    Not asked: statements without parameters, everything but queries and INSERT, UPDATE, DELETE, texts with
-    comments (the server refuses them), and more than 64 parameters unless they are one row of an INSERT.
+    Not asked: everything but queries and INSERT, UPDATE, DELETE, texts with comments (the server refuses them), and more
+    than 64 parameters unless they are one row of an INSERT. Whether a text without parameters is worth a question is
+    the asker's affair: it is while a leader is missing.
     """
     if _first_word(sql) not in _ASKED:
         return False
@@ -52,7 +54,16 @@ def can_be_asked(sql: str) -> bool:
             parameters = max(parameters, int(text))
         elif kind == "sign" and text == "?":
             parameters += 1
-    return 0 < parameters <= MOST_PARAMETERS or (parameters > 0 and _inserts_one_row(sql))
+    return parameters <= MOST_PARAMETERS or _inserts_one_row(sql)
+
+
+def never_hangs(sql: str) -> bool:
+    """Whether any live instance answers the statement by itself, whatever the state of the cluster.
+
+    *Source*: `picodata-recorded.md` section 1 (EXPLAIN answers while a leader is dead); `picodata-protocol.md` section 8
+    (transaction words and SET do nothing, DEALLOCATE is the connection's own).
+    """
+    return _first_word(sql) in _NEVER_HANG
 
 
 @lru_cache(maxsize=2048)

@@ -53,9 +53,7 @@ class ShardMap:
     def ranges(self) -> tuple[BucketRange, ...]:
         """The owned buckets as runs with one owner and state, ascending."""
         states = {number: r.state for r in self.moving for number in range(r.first, r.last + 1)}
-        facts = (
-            (n, owner, states.get(n, "active")) for n, owner in enumerate(self.owners) if owner is not None
-        )
+        facts = ((n, owner, states.get(n, "active")) for n, owner in enumerate(self.owners) if owner is not None)
         return tuple(_runs(facts))
 
 

@@ -49,9 +49,7 @@ class Topology:
         """The newest snapshot; immutable."""
         return self._snapshot
 
-    def apply(
-        self, events: EventBatch | Iterable[Event], reset: bool = False, *, now: float = 0.0
-    ) -> TopologyDiff:
+    def apply(self, events: EventBatch | Iterable[Event], reset: bool = False, *, now: float = 0.0) -> TopologyDiff:
         """Apply a batch, all or nothing, and publish a new snapshot.
 
         Args:
@@ -137,9 +135,8 @@ class _Draft:
         self._found = dict(facts.found_leaders)
         self._stamps = dict(ledger.stamps)
         self._tables = dict(ledger.tables)
-        self._own: set[str] = (
-            set()
-        )  # tiers whose table is ours to change; the others are shared with the ledger
+        #: Tiers whose table is ours to change; the others are shared with the ledger.
+        self._own: set[str] = set()
 
     def take(self, event: Event, stamp: int | None) -> None:
         """Apply one checked event."""

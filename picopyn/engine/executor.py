@@ -6,7 +6,6 @@ another counted reason. On any `BaseException` a connection that is not known to
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Awaitable, Sequence
 from enum import Enum
 from typing import Any, NoReturn, Protocol
@@ -80,7 +79,7 @@ class Executor:
         self._dialect = dialect
         self._counters = counters
         self._selects_repeatable = Capability.SELECTS_HAVE_NO_EFFECT in dialect.capabilities
-        self._losses: dict[str, deque[float]] = {}
+        self._losses: dict[str, dict[str, float]] = {}  # text → node → last loss
 
     async def run(self, request: Request) -> Any:
         """Run one call.
@@ -298,8 +297,10 @@ class Executor:
 
     async def _act(self, request: Request, node: Node, error: Exception, fault: Fault) -> _Verdict:
         request.sent += fault is not Fault.NOT_SENT
-        losses = self._count_loss(request.query) if fault is Fault.LOST else 0
-        action = decide(fault, Call(self._repeatable(request), request.sent, losses, request.prepared_again))
+        losses = self._count_losses(request.query, node) if fault is Fault.LOST else 0
+        call = Call(self._repeatable(request), request.sent, losses, request.lost, request.prepared_again)
+        action = decide(fault, call)
+        request.lost = request.lost or fault is Fault.LOST
         if action is Action.RAISE:
             self._raise(request, node, error, fault)
         request.tried(node, f"{fault.value}: {failures.first_line(error)}")
@@ -334,14 +335,15 @@ class Executor:
             return request.idempotent
         return self._selects_repeatable and self._dialect.is_read(request.query)
 
-    def _count_loss(self, query: str) -> int:
-        """Connections a text lost lately: one that fells its server is not carried to a third node."""
+    def _count_losses(self, query: str, node: Node) -> int:
+        """At how many nodes a text lost a connection lately."""
         now = self._cluster.runtime.now()
         if len(self._losses) > 1000:
-            self._losses = {text: lost for text, lost in self._losses.items() if now - lost[-1] < LOSS_MEMORY}
-        losses = self._losses.setdefault(query, deque(maxlen=8))
-        losses.append(now)
-        return sum(now - lost < LOSS_MEMORY for lost in losses)
+            recent = {q: lost for q, lost in self._losses.items() if now - max(lost.values()) < LOSS_MEMORY}
+            self._losses = recent
+        losses = self._losses.setdefault(query, {})
+        losses[node.uuid] = now
+        return sum(now - lost < LOSS_MEMORY for lost in losses.values())
 
     def _unreachable(self, request: Request, node: Node, error: NodeUnreachable) -> None:
         cause = error.__cause__

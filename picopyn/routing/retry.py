@@ -13,7 +13,9 @@ from picopyn.errors import Fault
 
 #: Most times one call is sent.
 MAX_ATTEMPTS = 3
-#: A text that lost this many connections within `LOSS_MEMORY` seconds is not sent again by itself.
+#: A text that lost its connection at this many nodes within `LOSS_MEMORY` seconds is not sent again by itself: one that
+#: fells its server must not be carried through the cluster. Nodes count, not connections, for a node that dies takes all
+#: calls in flight with it.
 MAX_LOSSES = 2
 LOSS_MEMORY = 60.0
 
@@ -36,13 +38,15 @@ class Call:
     Attributes:
         repeatable: It may be sent twice.
         sent: Attempts that reached a server.
-        losses: Connections this text lost lately, this one included.
+        losses: Nodes at which this text lost a connection lately, this one included.
+        lost_before: This call was already sent again after a loss.
         prepared_again: Its prepared statement was already renewed for it.
     """
 
     repeatable: bool
     sent: int
     losses: int = 0
+    lost_before: bool = False
     prepared_again: bool = False
 
 
@@ -70,7 +74,7 @@ def decide(fault: Fault, call: Call) -> Action:
 def _after_loss(call: Call) -> Action:
     if not call.repeatable:
         return Action.OUTCOME_UNKNOWN
-    if call.losses >= MAX_LOSSES or call.sent >= MAX_ATTEMPTS:
+    if call.lost_before or call.losses >= MAX_LOSSES or call.sent >= MAX_ATTEMPTS:
         return Action.RAISE
     return Action.NEXT_NODE
 

@@ -135,12 +135,22 @@ async def test_a_lost_select_is_sent_once_more(world: World) -> None:
 
 
 async def test_a_text_that_fells_its_server_is_not_carried_to_a_third_node(world: World) -> None:
-    """Two lost connections within a minute end it."""
+    """It is sent again once; and a text that lost connections at two nodes within a minute is not sent again at all."""
     world.servers["i11"].answers = [broken(), broken(), broken()]
     with pytest.raises(ConnectionLost) as caught:
         await world.call(READ, AT_R1)
     assert len(world.servers["i11"].calls) == 2
     assert any("default_1_1" in note for note in caught.value.__notes__)
+
+
+async def test_reads_in_flight_at_a_dying_node_are_all_sent_again(world: World) -> None:
+    """Ten calls of one text lose ten connections to one node: that is a node dying, not a text that fells servers."""
+    world.servers["i21"].answers = [HANG] * 10
+    calls = [world.call(READ, AT_R2, role=Role.PREFER_LEADER) for _ in range(10)]
+    await settle(60)
+    world.servers["i21"].kill()
+    assert await asyncio.gather(*calls) == ["i22"] * 10
+    assert world.counters.retries["LOST"] == len(calls)
 
 
 async def test_the_first_retry_after_a_refresh_goes_to_the_new_leader(world: World) -> None:

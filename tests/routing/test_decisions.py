@@ -75,7 +75,7 @@ def test_what_may_have_happened_is_never_sent_again(
     fault: Fault, repeatable: bool, sent: int, losses: int, again: bool
 ) -> None:
     """The law of retrying: after a loss, only what is repeatable; nothing more than three times; never after AUTH."""
-    action = decide(fault, Call(repeatable, sent, losses, again))
+    action = decide(fault, Call(repeatable, sent, losses, prepared_again=again))
     if fault is Fault.LOST and not repeatable:
         assert action is Action.OUTCOME_UNKNOWN
     else:
@@ -98,6 +98,7 @@ def test_what_may_have_happened_is_never_sent_again(
         (Fault.OVERLOADED, Call(False, 1), Action.BACK_OFF),
         (Fault.LOST, Call(True, 1, losses=1), Action.NEXT_NODE),
         (Fault.LOST, Call(True, 2, losses=2), Action.RAISE),
+        (Fault.LOST, Call(True, 2, losses=1, lost_before=True), Action.RAISE),
     ],
 )
 def test_each_fault_has_its_action(fault: Fault, call: Call, action: Action) -> None:

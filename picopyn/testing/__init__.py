@@ -1,0 +1,36 @@
+"""Clusters, fault proxies and scripted servers on one machine, for this driver's tests and its users' tests.
+
+| name | what it is |
+|---|---|
+| `PicodataCluster` | a Picodata-shaped cluster: several addresses, one process, real rows |
+| `PostgresServer` | one real PostgreSQL server |
+| `FaultProxy`, `BlackHole` | a proxy that fails on request; an address where connecting never completes |
+| `ScriptedServer` | a server that plays what a test wrote down |
+| `ManualClock`, `AutoJumpLoop` | time that moves when told to, or jumps to the next timer |
+"""
+
+from picopyn.testing.clock import AutoJumpLoop, ManualClock, run_jumping
+from picopyn.testing.fault_proxy import BlackHole, FaultProxy, black_hole
+from picopyn.testing.picodata.picodata_cluster import ClusterError, Counters, Instance, PicodataCluster
+from picopyn.testing.picodata.shape import TierShape, UserShape
+from picopyn.testing.postgres import PostgresFailed, PostgresNotFound, PostgresServer
+from picopyn.testing.scripted_server import ScriptedServer
+
+__all__ = [
+    "AutoJumpLoop",
+    "BlackHole",
+    "ClusterError",
+    "Counters",
+    "FaultProxy",
+    "Instance",
+    "ManualClock",
+    "PicodataCluster",
+    "PostgresFailed",
+    "PostgresNotFound",
+    "PostgresServer",
+    "ScriptedServer",
+    "TierShape",
+    "UserShape",
+    "black_hole",
+    "run_jumping",
+]

@@ -1,0 +1,325 @@
+"""`FaultProxy`: a TCP proxy that fails on request; `BlackHole`: an address whose SYNs are dropped.
+
+Decides what happens to bytes on their way. Must not know what they mean. The proxy runs in a thread of its own and is
+controlled synchronously, so it serves blocking clients and clients on any event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import select
+import socket
+import struct
+import threading
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, TypeVar, cast
+
+T = TypeVar("T")
+
+
+@dataclass(slots=True)
+class _Weather:
+    """What happens to bytes right now."""
+
+    mute: bool = False
+    frozen: bool = False
+    delay: float = 0.0
+    cut_after: int | None = None
+
+
+class _End(asyncio.Protocol):
+    """One of the two ends of a link; what it receives goes to `other`."""
+
+    def __init__(self, link: _Link, answers: bool) -> None:
+        self._link = link
+        self._answers = answers
+        self.transport: asyncio.Transport | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)
+        self._link.ready(self)
+
+    def data_received(self, data: bytes) -> None:
+        self._link.carry(self, data, self._answers)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.transport = None
+        self._link.lost(self)
+
+
+class _Link:
+    """A client's connection and ours to the target. Owner: the proxy's loop."""
+
+    def __init__(self, proxy: FaultProxy) -> None:
+        self._proxy = proxy
+        self.client = _End(self, answers=False)
+        self.target = _End(self, answers=True)
+        self._early: list[bytes] = []
+        self._answered = 0
+
+    def ready(self, end: _End) -> None:
+        if self._proxy.weather.frozen and end.transport is not None:
+            end.transport.pause_reading()
+        if end is self.client:
+            self._proxy.began(self)
+        else:
+            early, self._early = self._early, []
+            for data in early:
+                self._write(end, data)
+
+    def carry(self, end: _End, data: bytes, answers: bool) -> None:
+        weather = self._proxy.weather
+        if weather.mute:
+            return
+        if weather.delay > 0:
+            asyncio.get_running_loop().call_later(weather.delay, self._pass_on, end, data, answers)
+        else:
+            self._pass_on(end, data, answers)
+
+    def _pass_on(self, end: _End, data: bytes, answers: bool) -> None:
+        limit = self._proxy.weather.cut_after
+        if answers and limit is not None and self._answered + len(data) >= limit:
+            self._write(self.client, data[: max(0, limit - self._answered)])
+            asyncio.get_running_loop().call_soon(self.cut)
+            return
+        if answers:
+            self._answered += len(data)
+            self._write(self.client, data)
+        elif self.target.transport is None:
+            self._early.append(data)
+        else:
+            self._write(self.target, data)
+
+    def _write(self, end: _End, data: bytes) -> None:
+        if end.transport is not None and not end.transport.is_closing():
+            end.transport.write(data)
+
+    def hold(self, frozen: bool) -> None:
+        for end in (self.client, self.target):
+            if end.transport is not None and not end.transport.is_closing():
+                (end.transport.pause_reading if frozen else end.transport.resume_reading)()
+
+    def count_anew(self) -> None:
+        self._answered = 0
+
+    def cut(self) -> None:
+        for end in (self.client, self.target):
+            if end.transport is not None:
+                _reset_on_close(end.transport.get_extra_info("socket"))
+                end.transport.abort()
+
+    def lost(self, end: _End) -> None:
+        other = self.target if end is self.client else self.client
+        if other.transport is not None:
+            other.transport.close()
+        self._proxy.ended(self)
+
+
+def _reset_on_close(connection: socket.socket | None) -> None:
+    if connection is not None:
+        with suppress(OSError):
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+
+
+class FaultProxy:
+    """A proxy in front of one address. Owner: whoever starts it; ends with `with` or `close`.
+
+    Args:
+        host: Where to pass connections on to.
+        port: Its port.
+        listen: Own address; the port is free choice and known as `port` after `start`.
+
+    Faults add up until `let_pass` clears them all. Open connections feel a fault as well as new ones, except `refuse`.
+    """
+
+    def __init__(self, host: str, port: int, *, listen: str = "127.0.0.1") -> None:
+        self._to = (host, port)
+        self.host = listen
+        self.port = 0
+        self.weather = _Weather()
+        self._links: set[_Link] = set()
+        self._accepted = 0
+        self._server: asyncio.Server | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+
+    # life
+
+    def start(self) -> FaultProxy:
+        """Start to listen.
+
+        Raises:
+            OSError: The address cannot be taken.
+        """
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="picopyn-fault-proxy", daemon=True)
+        self._thread.start()
+        self._do(self._listen())
+        return self
+
+    def close(self) -> None:
+        """End every connection and the thread; does nothing when it is not running."""
+        if self._loop is None or self._thread is None:
+            return
+        self._do(self._shut())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+        self._loop = self._thread = None
+
+    def __enter__(self) -> FaultProxy:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # faults
+
+    def let_pass(self) -> None:
+        """Clear every fault: listen again, deliver what a freeze held back."""
+        self._do(self._clear())
+
+    def refuse(self) -> None:
+        """Refuse new connections; open ones live on."""
+        self._do(self._unlisten())
+
+    def mute(self) -> None:
+        """Accept and read everything, pass nothing on: what is sent now is lost."""
+        self._set(mute=True)
+
+    def freeze(self) -> None:
+        """Read nothing: what is sent now arrives after `let_pass`."""
+        self._set(frozen=True)
+
+    def delay(self, seconds: float) -> None:
+        """Let everything arrive so much later, in both directions."""
+        self._set(delay=seconds)
+
+    def cut(self) -> None:
+        """Reset every open connection once; new ones pass."""
+        self._do(self._each(_Link.cut))
+
+    def cut_after(self, answered: int) -> None:
+        """Reset each connection once so many further bytes of answers have passed, in the middle of a message if need be."""
+        self._set(cut_after=answered)
+
+    # counts
+
+    @property
+    def accepted(self) -> int:
+        """Connections accepted since the start."""
+        return self._accepted
+
+    @property
+    def open(self) -> int:
+        """Connections open right now."""
+        return len(self._links)
+
+    # inside the loop
+
+    def began(self, link: _Link) -> None:
+        """A client connected."""
+        self._accepted += 1
+        self._links.add(link)
+        asyncio.get_running_loop().create_task(self._dial(link))
+
+    def ended(self, link: _Link) -> None:
+        """One end of a link is gone."""
+        self._links.discard(link)
+
+    async def _dial(self, link: _Link) -> None:
+        try:
+            await asyncio.get_running_loop().create_connection(lambda: link.target, *self._to)
+        except OSError:
+            link.cut()
+
+    async def _listen(self) -> None:
+        if self._server is None:
+            loop = asyncio.get_running_loop()
+            self._server = await loop.create_server(lambda: _Link(self).client, self.host, self.port)
+            self.port = int(self._server.sockets[0].getsockname()[1])
+
+    async def _unlisten(self) -> None:
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+
+    async def _clear(self) -> None:
+        self.weather = _Weather()
+        for link in list(self._links):
+            link.hold(frozen=False)
+        await self._listen()
+
+    async def _shut(self) -> None:
+        await self._unlisten()
+        await self._each(_Link.cut)
+        await asyncio.sleep(0)
+
+    async def _each(self, action: Callable[[_Link], None]) -> None:
+        for link in list(self._links):
+            action(link)
+
+    def _set(self, **changes: Any) -> None:
+        async def apply() -> None:
+            for name, value in changes.items():
+                setattr(self.weather, name, value)
+            for link in list(self._links):
+                link.count_anew()
+                link.hold(self.weather.frozen)
+
+        self._do(apply())
+
+    def _do(self, step: Coroutine[Any, Any, T]) -> T:
+        if self._loop is None:
+            step.close()
+            raise RuntimeError("the proxy is not started")
+        return asyncio.run_coroutine_threadsafe(step, self._loop).result()
+
+
+class BlackHole:
+    """An address on which connecting never completes: its backlog is full, so further SYNs are dropped (Linux).
+
+    Owner: whoever opens it; ends with `with` or `close`.
+    """
+
+    def __init__(self, listen: str = "127.0.0.1") -> None:
+        self.host = listen
+        self._listener = socket.socket()
+        self._listener.bind((listen, 0))
+        self._listener.listen(0)
+        self.port = int(self._listener.getsockname()[1])
+        self._fillers: list[socket.socket] = []
+        while len(self._fillers) < 16 and self._fill():
+            pass
+
+    def _fill(self) -> bool:
+        filler = socket.socket()
+        self._fillers.append(filler)
+        filler.setblocking(False)
+        with suppress(BlockingIOError):
+            filler.connect((self.host, self.port))
+        return bool(select.select([], [filler], [], 0.05)[1])
+
+    def close(self) -> None:
+        """Let go of the address; who still knocks is refused."""
+        for filler in self._fillers:
+            filler.close()
+        self._listener.close()
+
+    def __enter__(self) -> BlackHole:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def black_hole(listen: str = "127.0.0.1") -> BlackHole:
+    """An address on which connecting never completes."""
+    return BlackHole(listen)

@@ -1,0 +1,59 @@
+"""Fixtures for pytest: embedded clusters by shape.
+
+Decides how long a cluster lives. Under pytest-xdist every worker has clusters of its own (half a second each).
+
+A test that leaves a cluster as it found it shares one (`picopyn_cluster`, `picopyn_cluster_factory`); a test that kills,
+freezes, moves or expels takes a fresh one (`picopyn_fresh_cluster`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from picopyn.testing.picodata.picodata_cluster import PicodataCluster
+
+    Factory = Callable[..., PicodataCluster]
+
+
+@pytest.fixture(scope="session")
+def picopyn_cluster_factory() -> Iterator[Factory]:
+    """A function from settings of `PicodataCluster` to a running cluster; the same settings give the same cluster."""
+    from picopyn.testing.picodata.picodata_cluster import PicodataCluster
+
+    running: dict[str, PicodataCluster] = {}
+
+    def ask(**settings: Any) -> PicodataCluster:
+        key = repr(sorted(settings.items()))
+        if key not in running:
+            running[key] = PicodataCluster(**settings).start()
+        return running[key]
+
+    yield ask
+    for cluster in running.values():
+        cluster.shutdown()
+
+
+@pytest.fixture(scope="session")
+def picopyn_cluster(picopyn_cluster_factory: Factory) -> PicodataCluster:
+    """A shared cluster of two replicasets with two instances each."""
+    return picopyn_cluster_factory()
+
+
+@pytest.fixture
+def picopyn_fresh_cluster() -> Iterator[Factory]:
+    """A function from settings of `PicodataCluster` to a running cluster of this test alone."""
+    from picopyn.testing.picodata.picodata_cluster import PicodataCluster
+
+    running: list[PicodataCluster] = []
+
+    def ask(**settings: Any) -> PicodataCluster:
+        running.append(PicodataCluster(**settings).start())
+        return running[-1]
+
+    yield ask
+    for cluster in running:
+        cluster.shutdown()

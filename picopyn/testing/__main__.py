@@ -21,7 +21,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     picodata.add_argument("--replication", type=int, default=2, help="instances in each (default 2)")
     picodata.add_argument("--bucket-count", type=int, default=3000, help="number of buckets (default 3000)")
     picodata.add_argument(
-        "--auto-offline-timeout", type=float, default=3.0, help="seconds until a lost instance is demoted (default 3)"
+        "--auto-offline-timeout",
+        type=float,
+        default=3.0,
+        help="seconds until a lost instance is demoted (default 3)",
     )
     settings = vars(parser.parse_args(arguments))
     settings.pop("kind")

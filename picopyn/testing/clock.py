@@ -1,7 +1,8 @@
 """Time for tests: a clock that stands until it is moved, and an event loop that jumps to its next timer.
 
-Decides what time it is. Must not know who asks. Pure code takes `now` as an argument and needs only `ManualClock`; shells with
-timers run on `AutoJumpLoop`, where an hour of waiting takes no time and keeps its order.
+Decides what time it is. Must not know who asks. Pure code takes `now` as an argument and needs only
+`ManualClock`; shells with timers run on `AutoJumpLoop`, where an hour of waiting takes no time and keeps its
+order.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ class ManualClock:
         self._now = now
 
     def __call__(self) -> float:
+        """What time it is."""
         return self._now
 
     def advance(self, seconds: float) -> float:
@@ -45,6 +47,7 @@ class _JumpingSelector(selectors.DefaultSelector):
         self._clock = clock
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        """What is ready now; when nothing is, the clock jumps by `timeout`."""
         ready = super().select(0)
         if ready:
             return ready
@@ -59,9 +62,11 @@ class _JumpingSelector(selectors.DefaultSelector):
 
 
 class AutoJumpLoop(asyncio.SelectorEventLoop):
-    """An event loop whose time stands still while anything can run, and jumps to the next timer when nothing can.
+    """An event loop whose time stands still while anything can run, and jumps to the next timer when nothing
+    can.
 
-    For code whose waits are all timers, futures and queues. A loop with real network traffic would jump past its answers.
+    For code whose waits are all timers, futures and queues. A loop with real network traffic would jump past
+    its answers.
     """
 
     def __init__(self, start: float = 0.0) -> None:

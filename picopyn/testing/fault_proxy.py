@@ -1,7 +1,7 @@
 """`FaultProxy`: a TCP proxy that fails on request; `BlackHole`: an address whose SYNs are dropped.
 
-Decides what happens to bytes on their way. Must not know what they mean. The proxy runs in a thread of its own and is
-controlled synchronously, so it serves blocking clients and clients on any event loop.
+Decides what happens to bytes on their way. Must not know what they mean. The proxy runs in a thread of its
+own and is controlled synchronously, so it serves blocking clients and clients on any event loop.
 """
 
 from __future__ import annotations
@@ -132,7 +132,8 @@ class FaultProxy:
         port: Its port.
         listen: Own address; the port is free choice and known as `port` after `start`.
 
-    Faults add up until `let_pass` clears them all. Open connections feel a fault as well as new ones, except `refuse`.
+    Faults add up until `let_pass` clears them all. Open connections feel a fault as well as new ones, except
+    `refuse`.
     """
 
     def __init__(self, host: str, port: int, *, listen: str = "127.0.0.1") -> None:
@@ -155,7 +156,9 @@ class FaultProxy:
             OSError: The address cannot be taken.
         """
         self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="picopyn-fault-proxy", daemon=True)
+        self._thread = threading.Thread(
+            target=self._loop.run_forever, name="picopyn-fault-proxy", daemon=True
+        )
         self._thread.start()
         self._do(self._listen())
         return self
@@ -205,7 +208,7 @@ class FaultProxy:
         self._do(self._each(_Link.cut))
 
     def cut_after(self, answered: int) -> None:
-        """Reset each connection once so many further bytes of answers have passed, in the middle of a message if need be."""
+        """Reset each connection once so many more bytes of answers have passed, even inside a message."""
         self._set(cut_after=answered)
 
     # counts
@@ -282,7 +285,8 @@ class FaultProxy:
 
 
 class BlackHole:
-    """An address on which connecting never completes: its backlog is full, so further SYNs are dropped (Linux).
+    """An address on which connecting never completes: its backlog is full, so further SYNs are dropped
+    (Linux).
 
     Owner: whoever opens it; ends with `with` or `close`.
     """

@@ -1,14 +1,15 @@
 """A real PostgreSQL for tests: where its binaries are, and how one server is started, used and ended.
 
-Decides: which binaries are taken, which operating-system user runs them, how a data directory is made (copied from a
-template that is initialised once per version), and that no process and no directory outlives the one who asked. Must not
-know what is stored in the server.
+Decides: which binaries are taken, which operating-system user runs them, how a data directory is made
+(copied from a template that is initialised once per version), and that no process and no directory outlives
+the one who asked. Must not know what is stored in the server.
 
-PostgreSQL refuses to run as root. When the caller is root, the server runs as `nobody`, and binaries that `nobody` cannot
-reach (a virtual environment in root's home) are copied to a world-readable directory once.
+PostgreSQL refuses to run as root. When the caller is root, the server runs as `nobody`, and binaries that
+`nobody` cannot reach (a virtual environment in root's home) are copied to a world-readable directory once.
 
-A small shell stands between the caller and the server. It holds the read end of a pipe whose other end only the caller has:
-when the caller ends, however it ends, the pipe closes, the shell stops the server and removes its directory.
+A small shell stands between the caller and the server. It holds the read end of a pipe whose other end only
+the caller has: when the caller ends, however it ends, the pipe closes, the shell stops the server and
+removes its directory.
 """
 
 from __future__ import annotations
@@ -72,7 +73,8 @@ class PostgresBinaries:
     Attributes:
         directory: Holds `initdb` and `postgres`.
         version: What `postgres --version` printed.
-        identity: `user`, `group` and `extra_groups` for `subprocess`; empty when the caller is an ordinary user.
+        identity: `user`, `group` and `extra_groups` for `subprocess`; empty when the caller is an ordinary
+            user.
     """
 
     directory: Path
@@ -149,7 +151,7 @@ def _version(directory: Path, identity: tuple[tuple[str, Any], ...]) -> str:
 
 
 def _run(command: list[str], identity: dict[str, Any]) -> str:
-    done = subprocess.run(
+    done: subprocess.CompletedProcess[str] = subprocess.run(
         command,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
@@ -228,10 +230,12 @@ def _owned_directory(path: Path, binaries: PostgresBinaries) -> None:
 
 
 class PostgresServer:
-    """One PostgreSQL server on a copied data directory, reachable through a Unix socket (and a loopback port if asked for).
+    """One PostgreSQL server on a copied data directory, reachable through a Unix socket (and a loopback port
+    if asked for).
 
-    Owner of the server process and its directory: whoever calls [`start`][picopyn.testing.postgres.PostgresServer.start]
-    calls `stop`; both also happen with `with`, at interpreter exit, and when the starting process is killed.
+    Owner of the server process and its directory: whoever calls
+    [`start`][picopyn.testing.postgres.PostgresServer.start] calls `stop`; both also happen with `with`, at
+    interpreter exit, and when the starting process is killed.
 
     Args:
         port: `None` for the Unix socket only, 0 for any free port on 127.0.0.1, else that port.
@@ -309,7 +313,12 @@ class PostgresServer:
             os.chown(directory, identity["user"], identity["group"])
         data = directory / "data"
         _run(["cp", "-r", str(_template(binaries)), str(data)], identity)
-        command = [str(binaries.directory / "postgres"), "-D", str(data), *self._options(binaries.major, directory)]
+        command = [
+            str(binaries.directory / "postgres"),
+            "-D",
+            str(data),
+            *self._options(binaries.major, directory),
+        ]
         log = os.open(directory / "log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         try:
             self._process = subprocess.Popen(
@@ -387,7 +396,7 @@ def _free_port() -> int:
 
 
 def _accepts(path: Path) -> bool:
-    """Whether the server answers an SSLRequest on its Unix socket: by then it also accepts logins or says why not."""
+    """Whether the server lets somebody in through its Unix socket."""
     try:
         with socket.socket(socket.AF_UNIX) as probe:
             probe.settimeout(2)

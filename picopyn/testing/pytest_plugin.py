@@ -1,9 +1,10 @@
 """Fixtures for pytest: embedded clusters by shape.
 
-Decides how long a cluster lives. Under pytest-xdist every worker has clusters of its own (half a second each).
+Decides how long a cluster lives. Under pytest-xdist every worker has clusters of its own (half a second
+each).
 
-A test that leaves a cluster as it found it shares one (`picopyn_cluster`, `picopyn_cluster_factory`); a test that kills,
-freezes, moves or expels takes a fresh one (`picopyn_fresh_cluster`).
+A test that leaves a cluster as it found it shares one (`picopyn_cluster`, `picopyn_cluster_factory`); a test
+that kills, freezes, moves or expels takes a fresh one (`picopyn_fresh_cluster`).
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="session")
 def picopyn_cluster_factory() -> Iterator[Factory]:
-    """A function from settings of `PicodataCluster` to a running cluster; the same settings give the same cluster."""
+    """A function from `PicodataCluster` settings to a running cluster, one for each set of settings."""
     from picopyn.testing.picodata.picodata_cluster import PicodataCluster
 
     running: dict[str, PicodataCluster] = {}

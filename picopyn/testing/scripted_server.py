@@ -1,7 +1,9 @@
-"""`ScriptedServer`: a server that plays what a test wrote down, message by message, for corners no real server shows on demand.
+"""`ScriptedServer`: a server that plays what a test wrote down, message by message, for corners no real
+server shows on demand.
 
-Decides nothing by itself. A script is a function from one client message to the answer, or a list of steps played in order.
-The server runs in a thread of its own, so it serves blocking clients and clients on any event loop.
+Decides nothing by itself. A script is a function from one client message to the answer, or a list of steps
+played in order. The server runs in a thread of its own, so it serves blocking clients and clients on any
+event loop.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Expect:
-    """The next message must be one of these classes of `wire` (`wire.Parse`, …), or one of its bare messages by name."""
+    """The next message must be of this class of `wire`, or its bare message of this name."""
 
     what: type[Any] | str
 
@@ -65,7 +67,7 @@ class Script(Protocol):
         """Play until the connection ends."""
 
 
-class UnexpectedMessage(AssertionError):
+class UnexpectedMessage(AssertionError):  # noqa: N818 - it is what happened
     """The client sent something else than the script expects."""
 
 
@@ -159,8 +161,8 @@ async def _play_step(talk: Talk, step: Step) -> None:
 class Invalidating:
     """A script that knows any statement and fails those prepared before the last `change` with 42999.
 
-    Statements take `$n` as int8 and return one int8 row with the number of changes seen at Parse. May be shared by
-    connections.
+    Statements take `$n` as int8 and return one int8 row with the number of changes seen at Parse. May be
+    shared by connections.
 
     Attributes:
         always: Fail every Bind, also right after a fresh Parse.
@@ -225,7 +227,8 @@ class ScriptedServer:
     """Owner: whoever starts it; ends with `with` or `close`.
 
     Args:
-        scripts: One script for every connection, or a function from the connection's number (from 0) to its script.
+        scripts: One script for every connection, or a function from the connection's number (from 0) to its
+            script.
         greet: Whether start-up and login are played before the script begins (anybody is let in).
 
     Attributes:
@@ -322,7 +325,7 @@ class ScriptedServer:
             await script.play(talk)
         except (EOFError, ConnectionError, asyncio.CancelledError):
             pass
-        except BaseException as problem:  # noqa: BLE001 - handed to the test by `close`
+        except BaseException as problem:
             self.problems.append(problem)
         finally:
             self._tasks.discard(task)

@@ -1,10 +1,10 @@
 """Proof of identity: MD5 and SCRAM-SHA-256 from the server's side. Pure: salts and nonces are arguments.
 
-Decides which messages are exchanged and whether the client knew the password. Must not know sessions, and counts no
-failures (see `users`).
+Decides which messages are exchanged and whether the client knew the password. Must not know sessions, and
+counts no failures (see `users`).
 
-*Source*: RFC 5802, RFC 7677; PostgreSQL documentation, "SASL Authentication"; which method a user gets, and that an unknown
-user is asked for SCRAM: `picodata-protocol.md` section 9.
+*Source*: RFC 5802, RFC 7677; PostgreSQL documentation, "SASL Authentication"; which method a user gets, and
+that an unknown user is asked for SCRAM: `picodata-protocol.md` section 9.
 """
 
 from __future__ import annotations
@@ -126,7 +126,11 @@ class ScramExchange:
             raise BadExchange("channel binding or no nonce")
         self._client_first = bare
         self._nonce = attributes["r"] + self._nonce
-        salt = self._secret.salt if self._secret is not None else hashlib.sha256(self._nonce.encode()).digest()[:16]
+        salt = (
+            self._secret.salt
+            if self._secret is not None
+            else hashlib.sha256(self._nonce.encode()).digest()[:16]
+        )
         self._server_first = f"r={self._nonce},s={base64.b64encode(salt).decode()},i={_ITERATIONS}"
         return wire.sasl_continue(self._server_first.encode())
 

@@ -34,7 +34,7 @@ class InstanceBackend:
         self._execution = execution
 
     def exchange(self, user: str) -> Exchange | None:
-        """MD5 or SCRAM as the user was created; an unknown user acts SCRAM out; `chap-sha1` users cannot log in here."""
+        """MD5 or SCRAM as the user was created; unknown users act SCRAM out; `chap-sha1` gets None."""
         secret = self._cluster.users.secret(user)
         if secret is None or secret.method == "scram-sha256":
             return ScramExchange(secret, random_nonce())

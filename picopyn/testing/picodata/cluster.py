@@ -1,7 +1,8 @@
-"""The embedded cluster's state: who exists, who leads, who owns which bucket, which tables and users there are.
+"""The embedded cluster's state: who exists, who leads, who owns which bucket, which tables and users there
+are.
 
-Decides how a fresh cluster looks. Must not know sockets or statements' texts. The governor and the control room change it;
-everything runs on one event loop, so a change is one uninterrupted step.
+Decides how a fresh cluster looks. Must not know sockets or statements' texts. The governor and the control
+room change it; everything runs on one event loop, so a change is one uninterrupted step.
 """
 
 from __future__ import annotations
@@ -60,7 +61,11 @@ class Cluster:
 
     def of_tier(self, tier: str | None) -> Iterable[Replicaset]:
         """Replicasets of a tier (None: of all) that are not expelled."""
-        return (item for item in self.replicasets.values() if tier in (None, item.tier) and item.state != "expelled")
+        return (
+            item
+            for item in self.replicasets.values()
+            if tier in (None, item.tier) and item.state != "expelled"
+        )
 
     def scene(self, at: Instance, tier: str | None) -> Scene:
         """Who is who for a statement on tables of this tier (None: of every tier) at this instance."""

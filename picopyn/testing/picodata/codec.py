@@ -1,10 +1,10 @@
 """Values between the wire and Python, for the types Picodata has. Pure.
 
-Decides how a bound parameter is read and how a result value is written, in text and in binary form. Must not know
-statements or storage. `datetime` values keep the offset they came with.
+Decides how a bound parameter is read and how a result value is written, in text and in binary form. Must not
+know statements or storage. `datetime` values keep the offset they came with.
 
-*Source*: `picodata-protocol.md` section 7 (types), `picodata-recorded.md` section 2 (what is refused); binary forms as
-PostgreSQL's `send` and `receive` functions define them.
+*Source*: `picodata-protocol.md` section 7 (types), `picodata-recorded.md` section 2 (what is refused);
+binary forms as PostgreSQL's `send` and `receive` functions define them.
 """
 
 from __future__ import annotations
@@ -45,10 +45,16 @@ def decode(oid: int, code: int, raw: bytes, number: int) -> Value:
         return _TEXT_IN[name](raw.decode())
     except (ValueError, InvalidOperation, struct.error, OverflowError):
         if code:
-            fault = ServerError("22P03", f"failed to bind parameter ${number}: decoding error: binary data is not a valid {name}")
+            fault = ServerError(
+                "22P03",
+                f"failed to bind parameter ${number}: decoding error: binary data is not a valid {name}",
+            )
         else:
             shown = raw.decode(errors="replace")
-            fault = ServerError("22P02", f"failed to bind parameter ${number}: decoding error: '{shown}' is not a valid {name}")
+            fault = ServerError(
+                "22P02",
+                f"failed to bind parameter ${number}: decoding error: '{shown}' is not a valid {name}",
+            )
         raise fault from None
 
 
@@ -129,7 +135,11 @@ def _decimal_binary(raw: bytes) -> Decimal:
     unscaled = unscaled * 10**shift if shift >= 0 else unscaled // 10**-shift
     if unscaled >= 1 << 96 or scale > 28:
         _no(raw)
-    return Decimal(unscaled if sign == 0 else -unscaled).scaleb(-scale) if unscaled else Decimal(0).scaleb(-scale)
+    return (
+        Decimal(unscaled if sign == 0 else -unscaled).scaleb(-scale)
+        if unscaled
+        else Decimal(0).scaleb(-scale)
+    )
 
 
 _TEXT_IN: dict[str, Callable[[str], Value]] = {

@@ -1,7 +1,7 @@
 """The control room: takes orders on a local socket, one JSON line each, and has the server carry them out.
 
-Decides what an order looks like. Each order comes on a connection of its own, so orders from several threads do not wait for
-each other.
+Decides what an order looks like. Each order comes on a connection of its own, so orders from several threads
+do not wait for each other.
 """
 
 from __future__ import annotations
@@ -15,8 +15,33 @@ from picopyn.testing.picodata.planner.errors import ServerError
 from picopyn.testing.picodata.server import ControlError, Server
 
 ORDERS = frozenset(
-    """describe states kill stop freeze thaw restart promote add_instance expel move_buckets moving wait_views set_view_lag
-    lose_bucket inject_error execute create_user deny allow counters reset_counters sessions bucket_of owner_of""".split()
+    {
+        "describe",
+        "states",
+        "kill",
+        "stop",
+        "freeze",
+        "thaw",
+        "restart",
+        "promote",
+        "add_instance",
+        "expel",
+        "move_buckets",
+        "moving",
+        "wait_views",
+        "set_view_lag",
+        "lose_bucket",
+        "inject_error",
+        "execute",
+        "create_user",
+        "deny",
+        "allow",
+        "counters",
+        "reset_counters",
+        "sessions",
+        "bucket_of",
+        "owner_of",
+    }
 )
 
 

@@ -1,6 +1,7 @@
 """Changes of schema, users and settings.
 
-Decides whether they are allowed and applies them to the catalog and the storage, one at a time. Must not know instances'
+Decides whether they are allowed and applies them to the catalog and the storage, one at a time. Must not
+know instances'
 roles: when a change may happen is decided by the laws before it gets here.
 
 *Source* of refusals: recorded sections "setup", "simple" and "bare user".
@@ -91,14 +92,17 @@ class Schema:
         table = self._owned(ddl.table, user, "Alter")
         if table.column(ddl.column) is None:
             raise errors.column_not_found(ddl.column)
-        sql = f"ALTER TABLE {relation(table.name)} RENAME COLUMN {quoted(ddl.column)} TO {quoted(ddl.new_name)}"
+        sql = (
+            f"ALTER TABLE {relation(table.name)} RENAME COLUMN {quoted(ddl.column)} TO {quoted(ddl.new_name)}"
+        )
         await self._storage.execute("", sql)
 
         def renamed(names: tuple[str, ...]) -> tuple[str, ...]:
             return tuple(ddl.new_name if name == ddl.column else name for name in names)
 
         columns = tuple(
-            replace(column, name=ddl.new_name) if column.name == ddl.column else column for column in table.columns
+            replace(column, name=ddl.new_name) if column.name == ddl.column else column
+            for column in table.columns
         )
         distribution = None if table.distribution is None else renamed(table.distribution)
         changed = replace(
@@ -110,7 +114,9 @@ class Schema:
         table = self._owned(ddl.table, user, "Alter")
         if ddl.new_name in self._cluster.catalog.tables:
             raise errors.table_exists(ddl.new_name)
-        await self._storage.execute("", f"ALTER TABLE {relation(table.name)} RENAME TO {quoted(ddl.new_name)}")
+        await self._storage.execute(
+            "", f"ALTER TABLE {relation(table.name)} RENAME TO {quoted(ddl.new_name)}"
+        )
         self._cluster.catalog = self._cluster.catalog.without_table(table.name)
         self._cluster.table_ids[ddl.new_name] = self._cluster.table_id(table.name)
         await self._publish(replace(table, name=ddl.new_name))
@@ -124,7 +130,9 @@ class Schema:
         table = self._owned(ddl.table, user, "Create")
         words = f"{'UNIQUE ' if ddl.unique else ''}INDEX {'IF NOT EXISTS ' if ddl.if_not_exists else ''}"
         columns = ", ".join(quoted(name) for name in ddl.columns)
-        await self._storage.execute("", f"CREATE {words}{quoted(ddl.name)} ON {relation(table.name)} ({columns})")
+        await self._storage.execute(
+            "", f"CREATE {words}{quoted(ddl.name)} ON {relation(table.name)} ({columns})"
+        )
 
     async def _drop_index(self, ddl: ask.DropIndex, user: str) -> None:
         words = "IF EXISTS " if ddl.if_exists else ""

@@ -2,7 +2,8 @@
 
 Decides what a client sees that knocks. Must not know what is said inside.
 
-An unattended door is what a frozen or just started process shows: the kernel completes the handshake, nobody answers.
+An unattended door is what a frozen or just started process shows: the kernel completes the handshake, nobody
+answers.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """One execution of one statement at one instance: permission, a place to run, the laws, the rows, the count.
 
-Decides the order of these steps and how a forwarded error is wrapped. What the laws say is decided in `laws`, what rows are
-stored in `rows`.
+Decides the order of these steps and how a forwarded error is wrapped. What the laws say is decided in
+`laws`, what rows are stored in `rows`.
 
 *Source*: `picodata-recorded.md` sections 1 and 5.
 """
@@ -141,7 +141,7 @@ class Execution:
             raise ServerError(fault.sqlstate, fault.message)
 
     async def _wait(self, need: Need, deadline: float) -> Verdict:
-        """Wait as the laws say. A statement waits for the very instances that were missing when it began to wait."""
+        """Wait as the laws say: for the very instances that were missing when the wait began."""
         while True:
             verdict = decide(self._cluster.scene(self._host.instance, need.tier), need)
             if verdict.waits_connected:
@@ -196,7 +196,7 @@ class Execution:
             raise errors.read_only()
 
     def _check_stale(self, statement: Statement) -> None:
-        """A plan whose table changed goes on reading, and no longer writes; a table that is gone fails both."""
+        """A plan whose table changed still reads and no longer writes; without its table it does neither."""
         tables = self._cluster.catalog.tables
         for name, version in statement.versions.items():
             table = tables.get(name)
@@ -226,7 +226,8 @@ class Execution:
             raise errors.opcode_limit(limit)
 
     def _check_row_limit(self, statement: Statement, start: StartUp, need: Need, count: int) -> None:
-        """Too many rows: noticed by a replicaset, or by the asked instance when each replicaset alone stays below.
+        """Too many rows: noticed by a replicaset, or by the asked instance when each replicaset alone stays
+        below.
 
         The model does not know which rows came from where and takes them as spread evenly.
         """
@@ -236,10 +237,10 @@ class Execution:
             return
         if -(-count // max(1, len(need.replicasets))) > limit and len(need.replicasets) > 1:
             raise errors.too_many_rows_at(limit, self._target(need))
-        raise _AlreadyWrapped(errors.too_many_rows(limit))
+        raise _OwnFaultError(errors.too_many_rows(limit))
 
 
-class _AlreadyWrapped(ServerError):
+class _OwnFaultError(ServerError):
     """An error of the asked instance itself, which is not wrapped."""
 
     def __init__(self, error: ServerError) -> None:
@@ -247,7 +248,7 @@ class _AlreadyWrapped(ServerError):
 
 
 def _wrappable(error: ServerError) -> bool:
-    return not isinstance(error, _AlreadyWrapped) and "Error on replicaset" not in error.message
+    return not isinstance(error, _OwnFaultError) and "Error on replicaset" not in error.message
 
 
 def _option(statement: Statement, name: str, connection: int | None) -> int | None:

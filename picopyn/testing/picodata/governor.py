@@ -2,8 +2,8 @@
 
 Decides when roles change after something happened to a process. Must not know sockets, statements or rows.
 
-*Source*: `picodata-recorded.md` section 1 (demotion after `governor_auto_offline_timeout`, orderly stop, planned switch, what a
-returning instance becomes).
+*Source*: `picodata-recorded.md` section 1 (demotion after `governor_auto_offline_timeout`, orderly stop,
+planned switch, what a returning instance becomes).
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Governor:
             task.cancel()
 
     async def back(self, instance: Instance) -> None:
-        """The instance serves again; if it had been declared Offline it comes back, as a replica if another one leads."""
+        """The instance serves again; declared Offline before, it returns as a replica if another leads."""
         self.returning(instance)
         if instance.target.variant == "Expelled" or instance.online:
             return
@@ -69,7 +69,7 @@ class Governor:
         await self._tell()
 
     def elect(self, home: Replicaset) -> None:
-        """Find a new master if the present one is not Online; without a candidate everything stays as it is."""
+        """Find a new master if the present one is not Online; without a candidate nothing changes."""
         if self._cluster.instances[home.current_master].online:
             return
         for candidate in self._cluster.members(home.name):

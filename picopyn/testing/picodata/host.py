@@ -1,4 +1,5 @@
-"""One instance's process, as far as the outside sees it: its door, its sessions, its running statements, its counts.
+"""One instance's process, as far as the outside sees it: its door, its sessions, its running statements, its
+counts.
 
 Decides what happens to them when the process freezes, thaws, ends or starts. Must not know roles or rows.
 """

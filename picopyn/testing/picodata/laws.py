@@ -15,8 +15,8 @@ from enum import Enum
 class Life(Enum):
     """What a process does, as its peers and clients see it.
 
-    DEAD: refuses connections; its peers have lost theirs. SILENT: just started, accepts connections and says nothing, its
-    peers are not connected. FROZEN: its connections live, nothing is read or answered.
+    DEAD: refuses connections; its peers have lost theirs. SILENT: just started, accepts connections and says
+    nothing, its peers are not connected. FROZEN: its connections live, nothing is read or answered.
     """
 
     ALIVE = "alive"
@@ -70,8 +70,8 @@ class Scene:
         at: Name of the instance that received the statement.
         replicaset: Its replicaset.
         tier: Its tier.
-        masters: Replicaset to the name of its current master, for the replicasets of the statement's tier (of all tiers
-            for SCHEMA).
+        masters: Replicaset to the name of its current master, for the replicasets of the statement's tier
+            (of all tiers for SCHEMA).
         life: Life of every instance named in `masters`.
     """
 
@@ -107,10 +107,11 @@ class Verdict:
 
     Attributes:
         place: Where it executes.
-        waits_connected: Masters that must be connected before anything is sent. **These very instances**: a statement that
-            waits is not helped by a promotion.
+        waits_connected: Masters that must be connected before anything is sent. **These very instances**: a
+            statement that waits is not helped by a promotion.
         waits_answer: Frozen masters the statement has been sent to: it happens when they thaw.
-        no_replica: Whether the read is refused once sent (`read_preference = replica` where no replica is taken).
+        no_replica: Whether the read is refused once sent (`read_preference = replica` where no replica is
+            taken).
     """
 
     place: Place
@@ -144,5 +145,7 @@ def _waits(scene: Scene, targets: frozenset[str]) -> tuple[frozenset[str], froze
     """All masters of the tier must be connected; those concerned must also answer."""
     others = {name: master for name, master in scene.masters.items() if master != scene.at}
     dead = frozenset(master for master in others.values() if not scene.life[master].connected)
-    frozen = frozenset(others[name] for name in targets & others.keys() if scene.life[others[name]] is Life.FROZEN)
+    frozen = frozenset(
+        others[name] for name in targets & others.keys() if scene.life[others[name]] is Life.FROZEN
+    )
     return dead, frozen

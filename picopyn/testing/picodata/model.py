@@ -1,7 +1,8 @@
-"""The cluster's facts: instances, replicasets, tiers, and who owns which bucket. Data without behaviour of its own.
+"""The cluster's facts: instances, replicasets, tiers, and who owns which bucket. Data without behaviour of
+its own.
 
-Decides nothing about time, sockets or SQL. Owner of every object here: `cluster.Cluster`; only the governor and the
-control room change them.
+Decides nothing about time, sockets or SQL. Owner of every object here: `cluster.Cluster`; only the governor
+and the control room change them.
 """
 
 from __future__ import annotations
@@ -102,7 +103,10 @@ class BucketMap:
     def __init__(self, bucket_count: int, replicasets: list[str]) -> None:
         share, rest = divmod(bucket_count, max(1, len(replicasets)))
         sizes = [share + (index < rest) for index in range(len(replicasets))]
-        self._owners: list[str] = ["", *(name for name, size in zip(replicasets, sizes, strict=True) for _ in range(size))]
+        self._owners: list[str] = [
+            "",
+            *(name for name, size in zip(replicasets, sizes, strict=True) for _ in range(size)),
+        ]
 
     @property
     def bucket_count(self) -> int:
@@ -149,7 +153,8 @@ class BucketMap:
 
 @dataclass
 class Tally:
-    """Counts of one instance since its start or the last reset, by statement kind (`"select"`, `"insert"`, …).
+    """Counts of one instance since its start or the last reset, by statement kind (`"select"`, `"insert"`,
+    …).
 
     Attributes:
         direct: Executed here as the owner's leader.

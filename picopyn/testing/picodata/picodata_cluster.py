@@ -1,7 +1,8 @@
 """`PicodataCluster`: a Picodata-shaped cluster on this machine, as a synchronous object.
 
-Decides nothing about the cluster itself: it starts the server process, sends it orders and gives their answers. It may be used
-from several threads, and also while an asyncio loop runs in the calling thread (each order takes a moment on a local socket).
+Decides nothing about the cluster itself: it starts the server process, sends it orders and gives their
+answers. It may be used from several threads, and also while an asyncio loop runs in the calling thread (each
+order takes a moment on a local socket).
 """
 
 from __future__ import annotations
@@ -63,7 +64,8 @@ class Instance:
 
 @dataclass(frozen=True, slots=True)
 class Counters:
-    """What one instance did since its start or the last reset; mappings count by kind (`"select"`, `"insert"`, …).
+    """What one instance did since its start or the last reset; mappings count by kind (`"select"`,
+    `"insert"`, …).
 
     Attributes:
         direct_by_kind: Executed there as the leader of the owner.
@@ -103,15 +105,18 @@ class Counters:
 
 
 class PicodataCluster:
-    """A cluster of its own process. Owner: whoever starts it; ends with `with`, `stop`, the interpreter, or its starter's death.
+    """A cluster of its own process. Owner: whoever starts it; ends with `with`, `stop`, the interpreter, or
+    its starter's death.
 
     Args:
         replicasets: Of the one tier `default`, when `tiers` is left out.
         replication: Instances per replicaset of that tier.
         bucket_count: Of that tier.
-        tiers: By name, in order; the first is the default one. Values are `TierShape` or mappings with its fields.
+        tiers: By name, in order; the first is the default one. Values are `TierShape` or mappings with its
+            fields.
         users: `{name: password}` or `UserShape`s; without any privilege at first.
-        auto_offline_timeout: Seconds until a lost instance is declared Offline (a real cluster's default is 30).
+        auto_offline_timeout: Seconds until a lost instance is declared Offline (a real cluster's default is
+            30).
         version: Whose accent is spoken; `"26.1"` is the only one so far.
         **more: Further fields of `Shape`.
 
@@ -146,7 +151,10 @@ class PicodataCluster:
         problems = self._shape.problems()
         if problems:
             raise ValueError("; ".join(problems))
-        self._passwords = {"admin": self._shape.admin_password, **{user.name: user.password for user in people}}
+        self._passwords = {
+            "admin": self._shape.admin_password,
+            **{user.name: user.password for user in people},
+        }
         self._process: subprocess.Popen[str] | None = None
         self._directory: Path | None = None
         self._finalizer: weakref.finalize[..., Any] | None = None
@@ -226,7 +234,7 @@ class PicodataCluster:
         return dict(self._order("describe")["leaders"])
 
     def states(self) -> dict[str, dict[str, str]]:
-        """By instance: `life` (alive, dead, silent, frozen), `current` and `target` (Online, Offline, Expelled)."""
+        """By instance: `life` (alive, dead, silent, frozen), `current` and `target` (Online, …)."""
         return dict(self._order("states"))
 
     @property
@@ -269,11 +277,11 @@ class PicodataCluster:
         self._order("restart", name=name, wait=wait)
 
     def promote(self, name: str, *, wait: bool = True) -> None:
-        """Planned switch of the master of this instance's replicaset; with `wait` this returns when it is done."""
+        """Make this instance the master by a planned switch; with `wait` this returns when it is done."""
         self._order("promote", name=name, wait=wait)
 
     def inject_error(self, instance: str, message: str, *, sqlstate: str = "XX000", times: int = 1) -> None:
-        """Let the next statements on sharded tables sent to an instance fail with this error, without effect."""
+        """Let the next statements on sharded tables at an instance fail with this error, without effect."""
         self._order("inject_error", instance=instance, message=message, sqlstate=sqlstate, times=times)
 
     # topology
@@ -289,7 +297,8 @@ class PicodataCluster:
     def move_buckets(
         self, tier: str, first: int, last: int, to_replicaset: str, *, duration: float = 0.0, steps: int = 10
     ) -> None:
-        """Give buckets `first` to `last`, inclusive, to a replicaset: at once, or in steps over `duration` seconds.
+        """Give buckets `first` to `last`, inclusive, to a replicaset: at once, or in steps over `duration`
+        seconds.
 
         A gradual move returns at once; `wait_views` waits for its end.
         """
@@ -312,7 +321,7 @@ class PicodataCluster:
         self._order("set_view_lag", seconds=seconds, instance=instance)
 
     def lose_bucket(self, tier: str, bucket: int | None, instance: str | None = None) -> None:
-        """Let `_pico_bucket(tier)` fail over this bucket ("Is rebalancing in progress?"); None: find it again."""
+        """Let `_pico_bucket(tier)` fail over this bucket ("Is rebalancing in progress?"); None: no more."""
         self._order("lose_bucket", tier=tier, bucket=bucket, instance=instance)
 
     def bucket_of(self, table: str, *values: Any) -> int:
@@ -370,15 +379,17 @@ class PicodataCluster:
         """Open client connections by instance."""
         return dict(self._order("sessions"))
 
-    def _order(self, name: str, **arguments: Any) -> Any:
+    def _order(self, order: str, /, **arguments: Any) -> Any:
         if self._process is None or self._directory is None:
             raise ClusterError("the embedded cluster is not running")
-        line = json.dumps({"do": name, "arguments": arguments}).encode() + b"\n"
+        line = json.dumps({"do": order, "arguments": arguments}).encode() + b"\n"
         try:
             answer = json.loads(_exchange(str(self._directory / "control"), line))
         except (OSError, ValueError) as error:
             log = _tail(self._directory / "log")
-            raise ClusterError(f"the embedded cluster did not answer {name!r}: {error!r}; its log: {log}") from None
+            raise ClusterError(
+                f"the embedded cluster did not answer {order!r}: {error!r}; its log: {log}"
+            ) from None
         if "error" in answer:
             raise ClusterError(answer["error"], answer.get("sqlstate"))
         return answer["ok"]
@@ -410,7 +421,7 @@ def _environment() -> dict[str, str]:
 
 
 def _end(process: subprocess.Popen[str], directory: Path) -> None:
-    """Close the child's input and wait; a child that does not end by itself is killed (its storage ends by itself)."""
+    """Close the child's input and wait; kill it if it does not end (its storage ends by itself)."""
     assert process.stdin is not None
     assert process.stdout is not None
     with contextlib.suppress(OSError):

@@ -62,7 +62,9 @@ def encode_rows(statement: Statement, rows: Sequence[Sequence[Any]], formats: Se
         return []
     encoders = [codec.encoder(oid, code) for (_, oid), code in zip(statement.columns, formats, strict=True)]
     return [
-        wire.data_row([None if value is None else encode(value) for encode, value in zip(encoders, row, strict=True)])
+        wire.data_row(
+            [None if value is None else encode(value) for encode, value in zip(encoders, row, strict=True)]
+        )
         for row in rows
     ]
 

@@ -1,6 +1,7 @@
 """The server process of an embedded cluster: `python -m picopyn.testing.picodata.process <directory>`.
 
-Reads its shape as one line of JSON from the input, prints one line of JSON when every instance answers, and lives until its input
+Reads its shape as one line of JSON from the input, prints one line of JSON when every instance answers, and
+lives until its input
 ends: when the one who started it is gone, however that happened, so are this process and its PostgreSQL.
 """
 

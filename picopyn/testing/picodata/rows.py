@@ -1,8 +1,10 @@
-"""Rows read and written in the storage on behalf of a statement, and the storage's refusals in Picodata's words.
+"""Rows read and written in the storage on behalf of a statement, and the storage's refusals in Picodata's
+words.
 
 Decides how many statements the storage sees for one of ours. Must not know instances' roles.
 
-*Source* of the texts: recorded section "simple" (duplicate key, NULL, division by zero), by way of `planner.errors`.
+*Source* of the texts: recorded section "simple" (duplicate key, NULL, division by zero), by way of
+`planner.errors`.
 """
 
 from __future__ import annotations
@@ -81,7 +83,9 @@ class Rows:
 
         return await self._storage.run(at, store)
 
-    async def _store(self, connection: Any, statement: Statement, table: Table, row: tuple[int | None, Any]) -> int:
+    async def _store(
+        self, connection: Any, statement: Statement, table: Table, row: tuple[int | None, Any]
+    ) -> int:
         try:
             status: str = await connection.execute(statement.sql, *statement.insert_arguments(*row))
         except asyncpg.UniqueViolationError as error:
@@ -106,7 +110,9 @@ def _stored(table: Table, bucket: int | None, values: Sequence[Any]) -> list[Any
 
 
 def _check_nulls(table: Table, bucket: int | None, values: Sequence[Any]) -> None:
-    for position, (column, value) in enumerate(zip(table.format, _stored(table, bucket, values), strict=True), 1):
+    for position, (column, value) in enumerate(
+        zip(table.format, _stored(table, bucket, values), strict=True), 1
+    ):
         if value is None and not column.nullable:
             raise errors.null_in_field(position, column.name, _STORED[column.type])
 

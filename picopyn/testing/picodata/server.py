@@ -6,7 +6,7 @@ Decides the order of steps of each control action. Everything here runs on one e
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from datetime import datetime
 from decimal import Decimal
 from typing import Any
@@ -28,9 +28,10 @@ from picopyn.testing.picodata.session import Session
 from picopyn.testing.picodata.shape import Shape
 from picopyn.testing.picodata.startup import StartUp
 from picopyn.testing.picodata.storage import Storage
+from picopyn.testing.picodata.users import ADMIN
 from picopyn.testing.postgres import PostgresServer
 
-_ADMIN = StartUp(state.ADMIN)
+_ADMIN = StartUp(ADMIN)
 
 
 class ControlError(Exception):
@@ -226,7 +227,7 @@ class Server:
     async def move_buckets(
         self, tier: str, first: int, last: int, to_replicaset: str, duration: float = 0.0, steps: int = 10
     ) -> None:
-        """Give a range of buckets to a replicaset, at once or in steps over a time (then this returns at once)."""
+        """Give a range of buckets to a replicaset, at once or in steps (then this returns at once)."""
         self._check_move(tier, first, last, to_replicaset)
         if duration <= 0:
             await self._move(tier, first, last, to_replicaset)
@@ -294,12 +295,14 @@ class Server:
             self._cluster.views.lag[self._host(instance).instance.name] = seconds
 
     async def lose_bucket(self, tier: str, bucket: int | None, instance: str | None = None) -> None:
-        """Let `_pico_bucket(tier)` fail over this bucket, everywhere or at one instance; None: find it again."""
+        """Let `_pico_bucket(tier)` fail over this bucket, everywhere or at one instance; None: no more."""
         for name in [instance] if instance is not None else list(self._hosts):
             self._cluster.views.of(self._host(name).instance.name, tier).lost = bucket
         await self._publisher.publish()
 
-    async def inject_error(self, instance: str, message: str, sqlstate: str = "XX000", times: int = 1) -> None:
+    async def inject_error(
+        self, instance: str, message: str, sqlstate: str = "XX000", times: int = 1
+    ) -> None:
         """Let the next statements on sharded tables at an instance fail with this error, without effect."""
         self._host(instance).faults.append(Fault(message, sqlstate, times))
 
@@ -350,7 +353,11 @@ class Server:
             raise ControlError(f"there is no bucket {bucket} in tier {tier!r}") from None
 
 
-_TYPES = {"Decimal": Decimal, "UUID": UUID, "datetime": datetime.fromisoformat}
+_TYPES: dict[str, Callable[[str], Any]] = {
+    "Decimal": Decimal,
+    "UUID": UUID,
+    "datetime": datetime.fromisoformat,
+}
 
 
 def _typed(value: Any) -> Any:

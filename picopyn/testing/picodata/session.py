@@ -1,9 +1,10 @@
 """One client connection: the protocol's state machine.
 
-Decides the order of messages, what an error skips, and what is sent when. Must not know where statements run: that is its
-`Backend`'s affair.
+Decides the order of messages, what an error skips, and what is sent when. Must not know where statements
+run: that is its `Backend`'s affair.
 
-*Source*: `picodata-protocol.md` section 8; `picodata-recorded.md` section 5; recorded sections "startup", "auth", "messages".
+*Source*: `picodata-protocol.md` section 8; `picodata-recorded.md` section 5; recorded sections "startup",
+"auth", "messages".
 """
 
 from __future__ import annotations
@@ -57,7 +58,9 @@ class Backend(Protocol):
     def check_fresh(self, name: str, statement: Statement, start: StartUp) -> None:
         """Raise ServerError if a prepared statement is stale and this connection wants to know."""
 
-    def execute(self, statement: Statement, values: tuple[object, ...], start: StartUp) -> asyncio.Task[Result]:
+    def execute(
+        self, statement: Statement, values: tuple[object, ...], start: StartUp
+    ) -> asyncio.Task[Result]:
         """Run a statement; the task goes on when the session is gone."""
 
     def joined(self, session: Session) -> None:
@@ -319,7 +322,9 @@ class Session(asyncio.Protocol):
         self._go()
 
     def _answer_failure(self, error: BaseException) -> None:
-        fault = error if isinstance(error, ServerError) else ServerError("XX000", f"embedded cluster: {error!r}")
+        fault = (
+            error if isinstance(error, ServerError) else ServerError("XX000", f"embedded cluster: {error!r}")
+        )
         if self._group:
             self._fail(fault)
         else:
@@ -329,7 +334,7 @@ class Session(asyncio.Protocol):
     # simple protocol
 
     def _query(self, text: str) -> None:
-        """Run one text. A failure inside an open extended group waits for Sync; otherwise ReadyForQuery follows."""
+        """Run one text. After a failure ReadyForQuery follows, unless an extended group is open."""
         self._desk.close("S", "")
         try:
             self._query_planned(self._backend.prepare(text, ()))
@@ -360,7 +365,7 @@ def _columns(statement: Statement, formats: tuple[int, ...]) -> bytes:
 
 
 def _metadata(statement: Statement) -> str:
-    """The text of the metadata notice. *Source*: `picodata-protocol.md` section 4, recorded section "extended+metadata"."""
+    """The text of the metadata notice. *Source*: `picodata-protocol.md` section 4."""
     fields = {
         "type": "PreparedStatementMetadata",
         "query": statement.text,

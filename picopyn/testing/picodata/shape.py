@@ -15,7 +15,7 @@ VERSIONS = ("26.1",)
 
 @dataclass(frozen=True, slots=True)
 class TierShape:
-    """One tier at the start: so many replicasets of so many instances; `bucket_count` 0 for one without sharded data."""
+    """One tier at the start; `replication` instances per replicaset, `bucket_count` 0: no sharded data."""
 
     replicasets: int = 1
     replication: int = 1
@@ -80,7 +80,9 @@ class Shape:
             found.append("at least one tier is needed")
         for name, tier in self.tiers.items():
             if tier.replicasets < 1 or tier.replication < 1 or tier.bucket_count < 0:
-                found.append(f"tier {name!r} needs at least one replicaset of one instance, and no negative bucket_count")
+                found.append(
+                    f"tier {name!r}: at least one replicaset of one instance, bucket_count at least 0"
+                )
         for name in ("auto_offline_timeout", "statement_timeout", "concurrency"):
             if getattr(self, name) <= 0:
                 found.append(f"{name} must be positive")

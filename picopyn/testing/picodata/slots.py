@@ -2,7 +2,8 @@
 
 Decides who runs next. Must not know statements. A statement that waits for another instance keeps its place.
 
-*Source*: `picodata-recorded.md` section 1 (`sql_runtime_concurrency_max` = 50; hanging statements poison the healthy).
+*Source*: `picodata-recorded.md` section 1 (`sql_runtime_concurrency_max` = 50; hanging statements poison the
+healthy).
 """
 
 from __future__ import annotations

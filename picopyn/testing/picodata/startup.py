@@ -2,7 +2,8 @@
 
 Decides what a client asked for, or that it is turned away without a word. Must not know users or passwords.
 
-*Source*: `picodata-protocol.md` section 3, `picodata-recorded.md` section 5 (bad values), recorded section "startup".
+*Source*: `picodata-protocol.md` section 3, `picodata-recorded.md` section 5 (bad values), recorded section
+"startup".
 """
 
 from __future__ import annotations
@@ -10,7 +11,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 _SMART = ("pico_query_metadata", "pico_stmt_invalidation")
-_NUMBERS = ("sql_motion_row_max", "sql_vdbe_opcode_max")
 
 
 class TurnedAway(Exception):  # noqa: N818 - it is what happened
@@ -76,15 +76,24 @@ def _options(text: str) -> dict[str, str]:
 
 
 def _apply(asked: StartUp, name: str, value: str) -> StartUp:
-    if name in _SMART:
-        return replace(asked, **{name.removeprefix("pico_"): _switch(name, value)})
-    if name in _NUMBERS:
-        return replace(asked, **{name: _number(name, value)})
-    if name == "read_preference":
-        if value.lower() not in ("leader", "replica", "any"):
-            raise TurnedAway(f"unknown read_preference value: '{value}'")
-        return replace(asked, read_preference=value.lower())
+    match name:
+        case "pico_query_metadata":
+            return replace(asked, query_metadata=_switch(name, value))
+        case "pico_stmt_invalidation":
+            return replace(asked, stmt_invalidation=_switch(name, value))
+        case "sql_motion_row_max":
+            return replace(asked, sql_motion_row_max=_number(name, value))
+        case "sql_vdbe_opcode_max":
+            return replace(asked, sql_vdbe_opcode_max=_number(name, value))
+        case "read_preference":
+            return replace(asked, read_preference=_preference(value))
     return asked
+
+
+def _preference(value: str) -> str:
+    if value.lower() not in ("leader", "replica", "any"):
+        raise TurnedAway(f"unknown read_preference value: '{value}'")
+    return value.lower()
 
 
 def _switch(name: str, value: str) -> bool:

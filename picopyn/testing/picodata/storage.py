@@ -1,10 +1,11 @@
-"""The rows of the embedded cluster, in one PostgreSQL: each row lives once, whatever replicaset its bucket belongs to.
+"""The rows of the embedded cluster, in one PostgreSQL: each row lives once, whatever replicaset its bucket
+belongs to.
 
-Decides how tables are laid out there and hands statements on. Must not know instances' roles, buckets' owners or texts of
-Picodata's errors; it lets `asyncpg.PostgresError` out.
+Decides how tables are laid out there and hands statements on. Must not know instances' roles, buckets'
+owners or texts of Picodata's errors; it lets `asyncpg.PostgresError` out.
 
-Every instance has its own connections, because functions such as `pico_instance_uuid()` answer for the instance asked;
-its name travels as the session setting `picopyn.instance`.
+Every instance has its own connections, because functions such as `pico_instance_uuid()` answer for the
+instance asked; its name travels as the session setting `picopyn.instance`.
 """
 
 from __future__ import annotations
@@ -70,13 +71,23 @@ def primary_key_of(table: Table) -> str:
     return f"SELECT {fields} FROM {relation(table.name)} WHERE {conditions}"
 
 
-__all__ = ["BUCKET_ID", "SCHEMA", "Storage", "add_column", "create_table", "primary_key_of", "quoted", "relation"]
+__all__ = [
+    "BUCKET_ID",
+    "SCHEMA",
+    "Storage",
+    "add_column",
+    "create_table",
+    "primary_key_of",
+    "quoted",
+    "relation",
+]
 
 
 class Storage:
     """Connections to the PostgreSQL server, by instance. Owner: `cluster.Cluster`.
 
-    `run` opens at most a handful of connections per instance and queues beyond that; a connection that breaks is dropped.
+    `run` opens at most a handful of connections per instance and queues beyond that; a connection that
+    breaks is dropped.
     """
 
     def __init__(self, server: PostgresServer) -> None:
@@ -132,7 +143,11 @@ class Storage:
                 **self._server.connect_arguments,
                 ssl=False,
                 database="postgres",
-                server_settings={"picopyn.instance": instance, "search_path": f"{SCHEMA}, pg_catalog", "jit": "off"},
+                server_settings={
+                    "picopyn.instance": instance,
+                    "search_path": f"{SCHEMA}, pg_catalog",
+                    "jit": "off",
+                },
                 statement_cache_size=1000,
                 max_cached_statement_lifetime=0,
             )

@@ -1,7 +1,7 @@
 """The system tables and functions of the embedded cluster, as relations and functions of the storage.
 
-Decides their columns and their rows. Must not know who asks: privileges are checked before, and functions that answer for the
-instance asked read the session setting `picopyn.instance`.
+Decides their columns and their rows. Must not know who asks: privileges are checked before, and functions
+that answer for the instance asked read the session setting `picopyn.instance`.
 
 *Source*: `picodata-protocol.md` sections 1 and 2; column lists as recorded on 26.1.6 (section "simple").
 """
@@ -22,8 +22,8 @@ from picopyn.testing.picodata.users import ADMIN
 
 _FIRST_ID = 512
 _FUNCTIONS = f"""
-CREATE TABLE {SCHEMA}._views (instance text, tier text, answer json, fault text, PRIMARY KEY (instance, tier));
-CREATE FUNCTION {SCHEMA}._pico_bucket(tier_name text) RETURNS json LANGUAGE plpgsql STABLE AS $$
+CREATE TABLE {SCHEMA}._views (instance text, tier text, answer json, fault text, PRIMARY KEY (instance,
+tier)); CREATE FUNCTION {SCHEMA}._pico_bucket(tier_name text) RETURNS json LANGUAGE plpgsql STABLE AS $$
 DECLARE shown record;
 BEGIN
   IF tier_name IS NULL THEN
@@ -51,7 +51,8 @@ CREATE FUNCTION {SCHEMA}.pico_raft_leader_id() RETURNS int8 LANGUAGE sql STABLE 
   SELECT min(raft_id) FROM {SCHEMA}._pico_instance WHERE current_state ->> 0 = 'Online' $$;
 CREATE FUNCTION {SCHEMA}.pico_raft_leader_uuid() RETURNS text LANGUAGE sql STABLE AS $$
   SELECT uuid FROM {SCHEMA}._pico_instance WHERE raft_id = {SCHEMA}.pico_raft_leader_id() $$;
-CREATE FUNCTION {SCHEMA}.version() RETURNS text LANGUAGE sql STABLE AS $$ SELECT 'picodata {VERSION_TEXT}'::text $$;
+CREATE FUNCTION {SCHEMA}.version() RETURNS text LANGUAGE sql STABLE AS $$ SELECT 'picodata
+{VERSION_TEXT}'::text $$;
 """
 
 
@@ -155,7 +156,7 @@ def _replicasets(cluster: Cluster) -> list[dict[str, Any]]:
 
 
 def _addresses(cluster: Cluster) -> list[dict[str, Any]]:
-    """The `http` and `iproto` addresses lead nowhere; real clusters have them, and drivers must not take them."""
+    """The `http` and `iproto` addresses lead nowhere: drivers must not take them."""
     return [
         {"raft_id": item.raft_id, "address": address, "connection_type": kind}
         for item in cluster.instances.values()
@@ -197,7 +198,9 @@ def _table(table: Table, number: int) -> dict[str, Any]:
     fields = [
         {
             "name": column.name,
-            "field_type": "unsigned" if column.name == "bucket_id" else _FIELD_TYPES.get(column.type, column.type),
+            "field_type": "unsigned"
+            if column.name == "bucket_id"
+            else _FIELD_TYPES.get(column.type, column.type),
             "is_nullable": column.nullable,
         }
         for column in table.format

@@ -22,7 +22,7 @@ _ATTEMPTS = 4
 
 @dataclass(slots=True)
 class Account:
-    """One user: what proves the password, and what is granted as (privilege, table or None for all tables)."""
+    """One user; `granted` holds (privilege, table), the table None for all tables."""
 
     secret: Secret
     granted: set[tuple[str, str | None]] = field(default_factory=set)
@@ -123,4 +123,6 @@ class Users:
             ServerError: The user may not create tables (text read from the source, not recorded).
         """
         if not self.holds(user, "create"):
-            raise internal(f"box error: AccessDenied: Create access to space '{table}' is denied for user '{user}'")
+            raise internal(
+                f"box error: AccessDenied: Create access to space '{table}' is denied for user '{user}'"
+            )

@@ -2,8 +2,8 @@
 
 Decides when a view follows the truth. Must not know how a view is shown.
 
-*Source*: `picodata-recorded.md` section 4 (views lag per instance), `picodata-protocol.md` section 2 (one unresolvable
-bucket fails the whole call).
+*Source*: `picodata-recorded.md` section 4 (views lag per instance), `picodata-protocol.md` section 2 (one
+unresolvable bucket fails the whole call).
 """
 
 from __future__ import annotations
@@ -49,4 +49,6 @@ class Views:
     def current(self, instances: list[str], buckets: Mapping[str, BucketMap]) -> bool:
         """Whether all these instances see the truth in every tier."""
         truth = {tier: bucket_map.ranges() for tier, bucket_map in buckets.items()}
-        return all(self.of(name, tier).ranges == ranges for name in instances for tier, ranges in truth.items())
+        return all(
+            self.of(name, tier).ranges == ranges for name in instances for tier, ranges in truth.items()
+        )

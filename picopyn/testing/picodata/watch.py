@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 
 class Watch:
-    """Conditions that wait to come true. Owner: `cluster.Cluster`, which calls `changed` after every change."""
+    """Conditions that wait to come true. Owner: the cluster, which calls `changed` after every change."""
 
     def __init__(self) -> None:
         self._waiting: list[tuple[Callable[[], bool], asyncio.Future[None]]] = []

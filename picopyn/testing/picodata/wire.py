@@ -1,14 +1,16 @@
-"""Framing of the PostgreSQL protocol, version 3, as far as Picodata speaks it: bytes to messages and back. Pure.
+"""Framing of the PostgreSQL protocol, version 3, as far as Picodata speaks it: bytes to messages and back.
+Pure.
 
 Decides what a message's bytes are. Must not know what a message means, nor a socket.
 
-*Source*: PostgreSQL documentation, chapter "Frontend/Backend Protocol", sections "Message Formats" and "Overview".
+*Source*: PostgreSQL documentation, chapter "Frontend/Backend Protocol", sections "Message Formats" and
+"Overview".
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 PROTOCOL_3 = 196608
@@ -79,7 +81,7 @@ class Query:
 
 @dataclass(frozen=True, slots=True)
 class Password:
-    """Any message of type `p`: a password, a SASL start or a SASL answer; which one depends on what was asked."""
+    """Any message of type `p`: a password, a SASL start or a SASL answer, as was asked."""
 
     body: bytes
 
@@ -214,15 +216,19 @@ def _bind(reader: _Reader, _: bytes) -> Message:
     portal, statement = reader.text(), reader.text()
     formats = tuple(reader.int16() for _ in range(reader.int16() & 0xFFFF))
     values = tuple(reader.value() for _ in range(reader.int16() & 0xFFFF))
-    return Bind(portal, statement, formats, values, tuple(reader.int16() for _ in range(reader.int16() & 0xFFFF)))
+    return Bind(
+        portal, statement, formats, values, tuple(reader.int16() for _ in range(reader.int16() & 0xFFFF))
+    )
 
 
 def _copy(reader: _Reader, body: bytes) -> Message:
-    shown = "".join(chr(byte) if 32 <= byte < 127 and byte not in b'"\\' else f"\\x{byte:02x}" for byte in body)
+    shown = "".join(
+        chr(byte) if 32 <= byte < 127 and byte not in b'"\\' else f"\\x{byte:02x}" for byte in body
+    )
     return CopyData(f'CopyData(CopyData {{ data: b"{shown}" }})')
 
 
-_DECODERS = {
+_DECODERS: dict[bytes, Callable[[_Reader, bytes], Message]] = {
     b"P": _parse,
     b"B": _bind,
     b"D": lambda reader, _: Describe(reader.letter(), reader.text()),

@@ -97,6 +97,8 @@ class Catalog:
         version: Grows with every change; plans may be kept by (text, version).
         default_tier: Tier of tables created without `IN TIER`.
         double_form: `"older"` or `"26.1"`, how doubles are hashed (see `hash`).
+        keeps_offsets: Whether the storage has the columns of `storage_names.offset_column`, so that a datetime is given
+            back with the offset it came with (made by `storage_names.create_table_text`).
     """
 
     tables: Mapping[str, Table] = field(default_factory=dict)
@@ -104,6 +106,7 @@ class Catalog:
     version: int = 1
     default_tier: str = "default"
     double_form: str = "older"
+    keeps_offsets: bool = False
 
     def with_table(self, table: Table) -> Catalog:
         """A newer catalog in which this table exists as given; its version number is the catalog's new one."""

@@ -187,15 +187,14 @@ Ddl = (
 )
 
 
+Rows = list[tuple[int | None, tuple[Value, ...]]]
+
+
 def _no_buckets(_: Sequence[Value]) -> Buckets:
     return Buckets("any")
 
 
-def _no_lines(_: Sequence[Value]) -> list[str]:
-    return []
-
-
-def _no_rows(_: Sequence[Value]) -> list[tuple[int | None, tuple[Value, ...]]]:
+def _nothing(*_: Any) -> list[Any]:
     return []
 
 
@@ -218,8 +217,8 @@ class Statement:
         parameter_oids: What ParameterDescription says.
         columns: (name, OID) of the result, or None for NoData.
         dk_meta: (one-based parameter, OID) in the order of the sharding key.
-        options: Options written in the text, in lower case, e.g. `{"sql_motion_row_max": 0}`. A parameter as an option's
-            value is looked up by `bound_options`.
+        options: Options written in the text, in lower case, e.g. `{"sql_motion_row_max": 0}`.
+        parameter_options: Options whose value is a parameter, with its number; see `bound_options`.
         ddl: What a schema, user or session statement asks for.
         system: Reads only system tables, or calls `pico_*` functions or `version()`; never a user's table.
         sql: PostgreSQL text. SELECT, UPDATE, DELETE: run it with `storage_arguments(values)`. INSERT: run it once per row of
@@ -228,7 +227,7 @@ class Statement:
             `storage_arguments(values)` and hand its rows to `rows(values, source)`.
         on_conflict: `"fail"`, `"nothing"` or `"replace"`.
         explained: For EXPLAIN: the statement explained.
-        body: For DO: the statements of the block.
+        body: For DO: the statements of the block; all share the parameters.
     """
 
     text: str
@@ -250,27 +249,46 @@ class Statement:
     on_conflict: str = "fail"
     explained: Statement | None = None
     body: tuple[Statement, ...] = ()
+    parameter_options: Mapping[str, int] = field(default_factory=dict)
     find_buckets: Callable[[Sequence[Value]], Buckets] = field(default=_no_buckets, repr=False)
-    find_lines: Callable[[Sequence[Value]], list[str]] = field(default=_no_lines, repr=False)
+    find_lines: Callable[[Sequence[Value]], list[str]] = field(default=_nothing, repr=False)
+    find_arguments: Callable[[Sequence[Value]], list[Any]] = field(default=_nothing, repr=False)
+    find_rows: Callable[[Sequence[Value], Sequence[Sequence[Any]] | None], Rows] = field(
+        default=_nothing, repr=False
+    )
+    find_insert_arguments: Callable[[int | None, Sequence[Value]], list[Any]] = field(
+        default=_nothing, repr=False
+    )
 
     def buckets(self, values: Sequence[Value] = ()) -> Buckets:
-        """The buckets that take part with these values bound."""
+        """The buckets that take part with these values bound; for EXPLAIN, those of the explained statement."""
         return self.find_buckets(values)
 
     def explain_lines(self, values: Sequence[Value] = ()) -> list[str]:
         """The rows of an EXPLAIN with these values bound; the last one names the buckets."""
         return self.find_lines(values)
 
+    def bound_options(self, values: Sequence[Value]) -> dict[str, int | str | None]:
+        """`options` together with those whose value is a parameter."""
+        found: dict[str, int | str | None] = dict(self.options)
+        for name, number in self.parameter_options.items():
+            value = values[number - 1]
+            found[name] = value if isinstance(value, int) else None
+        return found
+
     def storage_arguments(self, values: Sequence[Value]) -> list[Any]:
         """The arguments for `sql` (SELECT, UPDATE, DELETE) or `source_sql` (INSERT)."""
-        raise NotImplementedError
+        return self.find_arguments(values)
 
-    def rows(
-        self, values: Sequence[Value], source: Sequence[Sequence[Any]] | None = None
-    ) -> list[tuple[int | None, tuple[Value, ...]]]:
-        """The rows an INSERT stores: (bucket, or None for a global table; every column of the table in order)."""
-        raise NotImplementedError
+    def rows(self, values: Sequence[Value], source: Sequence[Sequence[Any]] | None = None) -> Rows:
+        """The rows an INSERT stores: (bucket, or None for a global table; every column in the table's order).
+
+        Args:
+            values: The bound values.
+            source: The rows that `source_sql` gave, if the statement has one.
+        """
+        return self.find_rows(values, source)
 
     def insert_arguments(self, bucket: int | None, row: Sequence[Value]) -> list[Any]:
         """The arguments for `sql` of an INSERT, for one of its rows."""
-        raise NotImplementedError
+        return self.find_insert_arguments(bucket, row)

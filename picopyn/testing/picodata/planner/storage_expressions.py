@@ -22,9 +22,11 @@ class ExpressionText:
     Attributes:
         numbers: The statement's parameters in the order of the text's `$1`, `$2`, ….
         tables: The tables behind relation numbers; relations without one are queries.
+        offsets: Whether the storage keeps the offsets of datetimes.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, offsets: bool = False) -> None:
+        self.offsets = offsets
         self.numbers: list[int] = []
         self.tables: dict[int, Table] = {}
 
@@ -119,7 +121,7 @@ class ExpressionText:
         operand = self.expression(index.operand)
         if isinstance(index.key, str):
             return f"({operand} -> '{index.key.replace(chr(39), chr(39) * 2)}')"
-        return f"({operand} -> {index.key - 1})" if index.key > 0 else "NULL::jsonb"
+        return f"({operand} -> {index.key - 1})" if index.key > 0 else "NULL::json"
 
     def _scalar(self, scalar: b.Scalar) -> str:
         return f"({self.query(scalar.query, outermost=False)})"

@@ -19,7 +19,7 @@ STORAGE_TYPES = {
     "decimal": "numeric",
     "uuid": "uuid",
     "datetime": "timestamptz",
-    "json": "jsonb",
+    "json": "json",
 }
 
 #: The schema of all tables, and of the functions an instance answers itself.

@@ -41,7 +41,7 @@ class StorageText(ExpressionText):
 
     def _select(self, select: b.Select, outermost: bool) -> str:
         source = ["FROM", self._source(select.source)] if select.source else []
-        plain = outermost and not (select.aggregated or select.distinct)
+        plain = self.offsets and outermost and not (select.aggregated or select.distinct)
         items = ", ".join(self._item(item.expression, plain) for item in select.items)
         parts = ["SELECT" + " DISTINCT" * select.distinct, items, *source]
         if select.where is not None:
@@ -84,7 +84,7 @@ class StorageText(ExpressionText):
             f"{quoted(name)} = {self._assigned(update, name, value)}" for name, value in update.assignments
         ]
         where = f" WHERE {self.expression(update.where)}" if update.where is not None else ""
-        for at, (name, kind) in enumerate(extra_columns(update), len(self.numbers) + 1):
+        for at, (name, kind) in enumerate(extra_columns(update, self.offsets), len(self.numbers) + 1):
             sets.append(f"{quoted(name)} = ${at}::{kind}")
         return f"UPDATE {target} SET {', '.join(sets)}{where}"
 
@@ -102,24 +102,33 @@ class StorageText(ExpressionText):
         return f"DELETE FROM {target}{where}"
 
 
-def extra_columns(update: b.Update) -> list[tuple[str, str]]:
+def extra_columns(update: b.Update, offsets: bool) -> list[tuple[str, str]]:
     """Storage columns (name, PostgreSQL type) an UPDATE sets besides the columns it names."""
-    named = (update.target.table.column(name) for name, _ in update.assignments)
-    extra = [(offset_column(c.name), "smallint") for c in named if c is not None and c.type == "datetime"]
+    extra = [(offset_column(name), "smallint") for name, _ in offset_assignments(update)] if offsets else []
     return [*extra, (BUCKET_ID, "bigint")] if changes_key(update) else extra
 
 
-def insert_columns(table: Table) -> list[tuple[str, str]]:
+def offset_assignments(update: b.Update) -> list[tuple[str, b.Expr]]:
+    """The assignments to datetime columns."""
+    table = update.target.table
+    return [
+        (n, e) for n, e in update.assignments if (c := table.column(n)) is not None and c.type == "datetime"
+    ]
+
+
+def insert_columns(table: Table, offsets: bool) -> list[tuple[str, str]]:
     """Storage columns (name, PostgreSQL type) of an INSERT, in the order of its arguments."""
     found = [(column.name, STORAGE_TYPES[column.type]) for column in table.columns]
     if table.sharded:
         found.append((BUCKET_ID, "bigint"))
+    if not offsets:
+        return found
     return [*found, *((offset_column(c.name), "smallint") for c in table.columns if c.type == "datetime")]
 
 
-def insert_text(table: Table, on_conflict: str) -> str:
+def insert_text(table: Table, on_conflict: str, offsets: bool) -> str:
     """The INSERT of one row, every column given."""
-    columns = insert_columns(table)
+    columns = insert_columns(table, offsets)
     names = ", ".join(quoted(name) for name, _ in columns)
     values = ", ".join(f"${at}::{kind}" for at, (_, kind) in enumerate(columns, 1))
     text = f"INSERT INTO {relation(table.name)} ({names}) VALUES ({values})"

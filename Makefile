@@ -9,7 +9,7 @@ READY := .venv/.ready
 # The first Python of at least 3.11 that really runs; `make PYTHON=… test` names another.
 ifndef PYTHON
 PYTHON := $(shell for p in python3 python3.13 python3.12 python3.11 python3.14; do \
-	"$$p" -c 'import sys, venv; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo "$$p"; break; }; done)
+	"$$p" -c 'import sys, ensurepip, venv; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo "$$p"; break; }; done)
 endif
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
@@ -23,7 +23,7 @@ help:  ## what there is
 demo: $(READY)  ## a cluster on this machine, and what the driver does with it
 	@$(BIN)/picopyn demo $(ARGS)
 
-test: $(READY)  ## all tests (ARGS="-k name", ARGS="--full", …)
+test: $(READY)  ## all tests (ARGS="-k name" for some)
 	$(BIN)/python -m pytest $(ARGS)
 
 lint: $(READY)  ## style and form
@@ -32,13 +32,13 @@ lint: $(READY)  ## style and form
 
 types: $(READY)  ## both type checkers
 	$(BIN)/mypy
-	$(BIN)/basedpyright
+	$(BIN)/basedpyright --pythonpath $(BIN)/python
 
 docs: $(READY)  ## the manual, into site/
-	$(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 bench: $(READY)  ## what routing costs, on plain PostgreSQL
-	$(BIN)/python -m benchmarks $(ARGS)
+	$(BIN)/python -m benchmarks.routing_cpu $(ARGS)
 
 clean:  ## take away what was made
 	rm -rf .venv site .pytest_cache .mypy_cache .ruff_cache .hypothesis dist

@@ -78,9 +78,7 @@ _SECRET_PARTS: Final = ("passw", "passphrase", "secret", "token")
 _SCHEME: Final = re.compile(r"([^\s=:/]*)://(.*)", re.DOTALL)
 _BAD_ESCAPE: Final = re.compile(r"%(?![0-9A-Fa-f]{2})")
 _BAD_HOST: Final = re.compile(r"[\s\x00-\x1f\x7f/@\[\]\\?#%:,]")
-_TOKEN: Final = re.compile(
-    r"\s*([^\s=]+)\s*=\s*(?:'((?:[^'\\]|\\.)*)'(?=\s|$)|((?!')(?:[^\s\\]|\\.)*))", re.DOTALL
-)
+_TOKEN: Final = re.compile(r"\s*([^\s=]+)\s*=\s*(?:'((?:[^'\\]|\\.)*)'(?=\s|$)|((?!')(?:[^\s\\]|\\.)*))", re.DOTALL)
 _NAME: Final = re.compile(r"[a-z][a-z0-9_]*")
 _ESCAPED: Final = re.compile(r"\\(.)", re.DOTALL)
 
@@ -174,8 +172,7 @@ class Dsn:
             user=self.user or words.pop("user", None),
             password=self.password or words.pop("password", None),
             database=self.database or words.pop("dbname", None),
-            params=self.params
-            + tuple((n, v) for n, v in words.items() if n not in _OWN_WORDS and n not in written),
+            params=self.params + tuple((n, v) for n, v in words.items() if n not in _OWN_WORDS and n not in written),
         )
 
     def _fill_ports(self, port: str) -> tuple[tuple[Endpoint, ...], list[str]]:
@@ -379,9 +376,7 @@ def _unknown(word: str) -> str:
     if not _NAME.fullmatch(word):  # hardly a name; it may be a piece of anything
         return "an unknown word stands in the connection string"
     near = get_close_matches(word, (*KNOWN_WORDS, *_OWN_WORDS), n=1)
-    hint = (
-        f"did you mean '{near[0]}'?" if near else "what the server is to be told goes into server_settings="
-    )
+    hint = f"did you mean '{near[0]}'?" if near else "what the server is to be told goes into server_settings="
     return f"unknown word '{word}' in the connection string ({hint})"
 
 
@@ -393,9 +388,7 @@ def _put(words: dict[str, str], word: str, value: str, problems: list[str]) -> N
     words[word] = value
 
 
-def _assemble(
-    endpoints: Sequence[Endpoint], words: dict[str, str], problems: list[str]
-) -> tuple[Dsn, list[str]]:
+def _assemble(endpoints: Sequence[Endpoint], words: dict[str, str], problems: list[str]) -> tuple[Dsn, list[str]]:
     host, port = words.pop("host", ""), words.pop("port", "")
     if endpoints and (host or port):
         problems.append("hosts and ports stand both before and after the '?'")

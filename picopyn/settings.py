@@ -73,13 +73,13 @@ class PoolSettings:
             default.
         min_size: Connections kept open to each node, at least 0.
         max_size: Most connections to one node, at least 1.
-        max_total: Most connections to all nodes together; None: no limit beyond `max_size`.
+        max_total: Most connections to all nodes together; None: no limit beyond `max_size`. Not yet.
         topology_update_interval: Time between two periodic refreshes of the topology, at least 1; None: off.
         query_metadata_cache_size: Most statement texts whose routes are remembered, at least 1.
         connect_timeout: Longest time to open one connection.
         acquire_timeout: Longest wait for a free connection; None: only the call's own deadline counts.
         command_timeout: Longest time of a call that names no `timeout=`; None: no limit.
-        max_waiting: Most calls that may wait for a connection to one node; 0: no limit.
+        max_waiting: Most calls that may wait for a connection to one node; 0: no limit. Not yet.
         statement_cache_size: Most prepared statements kept per connection; 0: none.
         ssl: None, a bool, one of `SSL_MODES`, or an `ssl.SSLContext`.
         application_name: Name under which the server lists the connections; None: not sent.
@@ -274,9 +274,7 @@ _Check = Callable[[Any], str | None]
 
 def _whole(least: int) -> _Check:
     wanted = f"a whole number of at least {least}"
-    return lambda value: (
-        None if isinstance(value, int) and not isinstance(value, bool) and value >= least else wanted
-    )
+    return lambda value: None if isinstance(value, int) and not isinstance(value, bool) and value >= least else wanted
 
 
 def _seconds(least: float = 0.0) -> _Check:
@@ -321,19 +319,13 @@ def _ssl(value: Any) -> str | None:
 
 
 def _server_settings(value: Any) -> str | None:
-    texts = isinstance(value, Mapping) and all(
-        isinstance(k, str) and isinstance(v, str) for k, v in value.items()
-    )
+    texts = isinstance(value, Mapping) and all(isinstance(k, str) and isinstance(v, str) for k, v in value.items())
     return None if texts else "a mapping of texts to texts"
 
 
 def _source(value: Any) -> str | None:
     methods = ("listen", "refresh", "close", "terminate")
-    return (
-        None
-        if all(callable(getattr(value, m, None)) for m in methods)
-        else f"an object with {_listed(methods)}"
-    )
+    return None if all(callable(getattr(value, m, None)) for m in methods) else f"an object with {_listed(methods)}"
 
 
 _CHECKS: Final[Mapping[str, _Check]] = {
@@ -360,6 +352,9 @@ _CHECKS: Final[Mapping[str, _Check]] = {
     "address_map": _or_none(_plain_function),
 }
 
+#: Settings that are checked but not obeyed yet → the one value that asks for nothing.
+NOT_YET: Final[Mapping[str, Any]] = {"max_total": None, "max_waiting": 0}
+
 #: Settings whose value is never told.
 _UNTOLD: Final = ("password", "server_settings")
 
@@ -375,6 +370,8 @@ def _problems(settings: PoolSettings) -> list[str]:
         if wanted is not None:
             wrong.add(name)
             problems.append(f"{name} must be {wanted}" + ("" if name in _UNTOLD else f", not {value!r}"))
+        elif name in NOT_YET and value != NOT_YET[name]:
+            problems.append(f"{name} is not supported yet")
     if not wrong & {"min_size", "max_size"} and settings.min_size > settings.max_size:
         problems.append(f"min_size ({settings.min_size}) must not exceed max_size ({settings.max_size})")
     if "server_settings" not in wrong:
@@ -394,9 +391,7 @@ def role_problems(role: Any) -> list[str]:
 
 def _dialect_problems(dialect: Any) -> list[str]:
     if not isinstance(dialect, str):
-        own = isinstance(getattr(dialect, "name", None), str) and callable(
-            getattr(dialect, "startup_options", None)
-        )
+        own = isinstance(getattr(dialect, "name", None), str) and callable(getattr(dialect, "startup_options", None))
         return [] if own else [f"dialect must be one of {_listed(DIALECTS)}, or a dialect, not {dialect!r}"]
     if dialect not in DIALECTS:
         return [f"dialect must be one of {_listed(DIALECTS)}, or a dialect, not {dialect!r}"]

@@ -64,10 +64,14 @@ MAX_BRANCHES = 10
 MAX_ATTRIBUTES = 12
 VAGUE_NAMES = {"manager", "helper", "helpers", "util", "utils", "data", "common", "misc"}
 
-#: What breaks a rule today → why it may.
+#: What breaks a rule today (without the number) → why it may.
 EXCEPTIONS = {
     "picopyn.observe imports logging": "an observer's exception must be told somewhere",
-    "picopyn.settings:PoolSettings has 24 attributes": "one attribute per setting, nothing else",
+    "picopyn.settings:PoolSettings has too many attributes": "one per setting",
+    "picopyn.routing.explanation:RouteExplanation has too many attributes": "one per line of the explanation",
+    "picopyn.testing.picodata.planner.statement:Statement has too many attributes": "one per planned fact",
+    "picopyn.testing.picodata.shape:Shape has too many attributes": "one per option of a cluster",
+    "picopyn.topology.events:EventInstance has too many attributes": "one per fact of an instance",
 }
 
 
@@ -180,9 +184,7 @@ def targets(module: Module, imported: Import) -> Iterator[str]:
     if imported.module.split(".")[0] != "picopyn":
         return
     below = [f"{imported.module}.{name}" for name in imported.names]
-    found = [
-        name for name in below if name in MODULES or (storey_of(name) is not None and name.count(".") == 1)
-    ]
+    found = [name for name in below if name in MODULES or (storey_of(name) is not None and name.count(".") == 1)]
     yield from found
     if not imported.names or len(found) < len(below):
         yield imported.module
@@ -223,15 +225,20 @@ def outside_world_in_pure_rooms(module: Module) -> Iterator[str]:
         top = imported.module.split(".")[0]
         if imported.typing_only:
             continue
-        if top in OUTSIDE_WORLD or (top == "random" and imported.names != ("Random",)):
+        if top in OUTSIDE_WORLD or (top == "random" and imported.names not in ((), ("Random",))):
             yield f"{module.name} imports {top}"
     for node in ast.walk(module.tree):
-        if isinstance(node, ast.Call) and ast.unparse(node.func) in ("Random", "open", "print", "input"):
+        if isinstance(node, ast.Call) and _reaches_out(ast.unparse(node.func)):
             yield f"{module.name} calls {ast.unparse(node.func)}()"
-        if isinstance(node, ast.Call) and ast.unparse(node.func).endswith(
-            (".utcnow", "datetime.now", ".today")
-        ):
-            yield f"{module.name} calls {ast.unparse(node.func)}()"
+
+
+def _reaches_out(function: str) -> bool:
+    """Whether a call asks something outside; `random.Random` is good as a type only."""
+    return (
+        function in ("Random", "open", "print", "input")
+        or function.startswith("random.")
+        or (function.endswith((".utcnow", "datetime.now", ".today")))
+    )
 
 
 def engine_laws(module: Module) -> Iterator[str]:
@@ -289,11 +296,7 @@ def code_lines(module: Module) -> int:
         if token.type not in skipped:
             lines.update(range(token.start[0], token.end[0] + 1))
     for node in ast.walk(module.tree):
-        if (
-            isinstance(node, ast.Expr)
-            and isinstance(node.value, ast.Constant)
-            and isinstance(node.value.value, str)
-        ):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
             lines.difference_update(range(node.lineno, (node.end_lineno or node.lineno) + 1))
     return len(lines)
 
@@ -302,9 +305,7 @@ def branches(function: ast.AST) -> int:
     """Places where a function can go another way."""
     ways = (ast.If, ast.For, ast.AsyncFor, ast.While, ast.ExceptHandler, ast.IfExp, ast.match_case)
     found = [node for node in _own_nodes(function) if isinstance(node, ways)]
-    return len(found) + sum(
-        len(node.ifs) for node in _own_nodes(function) if isinstance(node, ast.comprehension)
-    )
+    return len(found) + sum(len(node.ifs) for node in _own_nodes(function) if isinstance(node, ast.comprehension))
 
 
 def attributes(cls: ast.ClassDef) -> set[str]:
@@ -333,13 +334,13 @@ def sizes(module: Module) -> Iterator[str]:
     """Modules, functions and classes that are too big."""
     lines = code_lines(module)
     if lines > MAX_CODE_LINES:
-        yield f"{module.name} has {lines} code lines"
+        yield f"{module.name} has too many code lines ({lines})"
     for name, function in module.functions():
         if branches(function) > MAX_BRANCHES:
-            yield f"{module.name}:{name} has {branches(function)} branches"
+            yield f"{module.name}:{name} has too many branches ({branches(function)})"
     for name, cls in module.classes():
         if len(attributes(cls)) > MAX_ATTRIBUTES:
-            yield f"{module.name}:{name} has {len(attributes(cls))} attributes"
+            yield f"{module.name}:{name} has too many attributes ({len(attributes(cls))})"
 
 
 def missing_docstrings(module: Module) -> Iterator[str]:
@@ -348,12 +349,7 @@ def missing_docstrings(module: Module) -> Iterator[str]:
         yield f"{module.name} has no docstring"
     for name, node in [*module.classes(), *module.functions()]:
         public = not any(part.startswith("_") for part in name.split("."))
-        if (
-            public
-            and not ast.get_docstring(node)
-            and not _is_repetition(node)
-            and not _is_nested(module, name)
-        ):
+        if public and not ast.get_docstring(node) and not _is_repetition(node) and not _is_nested(module, name):
             yield f"{module.name}:{name} has no docstring"
 
 
@@ -390,13 +386,13 @@ RULES: dict[str, Callable[[Module], Iterator[str]]] = {
 def test_every_module_keeps_the_rule(rule: str) -> None:
     """Whatever breaks a rule is listed with its reason."""
     broken = [problem for module in MODULES.values() for problem in RULES[rule](module)]
-    assert [problem for problem in broken if problem not in EXCEPTIONS] == []
+    assert [problem for problem in broken if problem.partition(" (")[0] not in EXCEPTIONS] == []
 
 
 def test_no_exception_outlives_its_reason() -> None:
     """An exception that nothing needs any more is taken out."""
     broken = {problem for rule in RULES.values() for module in MODULES.values() for problem in rule(module)}
-    assert set(EXCEPTIONS) - broken == set()
+    assert set(EXCEPTIONS) - {problem.partition(" (")[0] for problem in broken} == set()
 
 
 def test_no_room_is_forgotten() -> None:
@@ -437,7 +433,8 @@ def test_modules_do_not_import_each_other_in_a_circle() -> None:
         (imports_of_testing, "picopyn.asynchronous.x", "from picopyn.testing import PicodataCluster"),
         (imports_of_testing, "picopyn.testing.x", "from picopyn.topology import Topology"),
         (outside_world_in_pure_rooms, "picopyn.topology.x", "import time"),
-        (outside_world_in_pure_rooms, "picopyn.routing.x", "import random"),
+        (outside_world_in_pure_rooms, "picopyn.routing.x", "import random\na = random.random()"),
+        (outside_world_in_pure_rooms, "picopyn.routing.x", "import random\na = random.Random()"),
         (outside_world_in_pure_rooms, "picopyn.routing.x", "from random import Random\nr = Random()"),
         (outside_world_in_pure_rooms, "picopyn.dialects.x", "import asyncio.events"),
         (
@@ -497,8 +494,6 @@ def test_a_rule_sees_what_breaks_it(rule: Callable[[Module], Iterator[str]], nam
         (missing_docstrings, "picopyn.x", '"""X."""\ndef f():\n    """F."""\n    def g(): ...\n'),
     ],
 )
-def test_a_rule_lets_the_right_thing_pass(
-    rule: Callable[[Module], Iterator[str]], name: str, source: str
-) -> None:
+def test_a_rule_lets_the_right_thing_pass(rule: Callable[[Module], Iterator[str]], name: str, source: str) -> None:
     """No rule is in the way of what it wants."""
     assert list(rule(Module(name, source))) == []

@@ -99,9 +99,7 @@ def orders(cluster: Any) -> Iterator[str]:
 
 
 @pytest.mark.cluster
-@pytest.mark.parametrize(
-    "page", [page for page in PAGES if any(block.runs for block in blocks(page))], ids=name
-)
+@pytest.mark.parametrize("page", [page for page in PAGES if any(block.runs for block in blocks(page))], ids=name)
 async def test_the_marked_blocks_of_a_page_run(page: Path, orders: str) -> None:
     """As they stand on the page, in order."""
     namespace: dict[str, Any] = {"__name__": "page"}

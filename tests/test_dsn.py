@@ -239,9 +239,7 @@ def test_a_problem_names_the_part_that_is_wrong(text: str, part: str) -> None:
 def test_every_problem_is_found_at_once() -> None:
     """One error lists them all, in the order written."""
     found = problems("postgresql://u@h:x,,i:99999/d?foo=1&user=v")
-    assert [
-        next(word for word in ("twice", "foo", "'x'", "empty", "'99999'") if word in p) for p in found
-    ] == [
+    assert [next(word for word in ("twice", "foo", "'x'", "empty", "'99999'") if word in p) for p in found] == [
         "foo",
         "twice",
         "'x'",

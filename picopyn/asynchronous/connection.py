@@ -1,7 +1,7 @@
 """One connection to one node: asyncpg's connection, with notices that arrive in time.
 
-Everything here that leans on asyncpg's internals stands in this file, guarded by `tests/asynchronous/test_connection.py`:
-the hook for server messages and the statement cache.
+What leans on asyncpg's internals stands in this file, guarded by `tests/asynchronous/test_connection.py`: the hook for
+server messages, and the statement cache.
 """
 
 from __future__ import annotations

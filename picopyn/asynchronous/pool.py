@@ -1,7 +1,7 @@
 """`Pool`: the public face, and the place where everything is put together.
 
-It decides the life cycle (new → open → closing → closed) and nothing else: calls go to the engine's executor, facts come
-from the tracker, routes from the metadata service.
+It decides the life cycle (new → open → closed) and nothing else: calls go to the engine's executor, facts come from the
+tracker, routes from the metadata service.
 """
 
 from __future__ import annotations
@@ -369,9 +369,7 @@ class Pool:
         self._journal = journal = Journal(Counters(), Publisher(settings.on_event), runtime.now)
         seeds = [_address(endpoint.with_default_port(dialect.default_port)) for endpoint in settings.endpoints]
         reach = Reach(self._dialer, dialect, seeds, settings.connect_timeout, lambda: control.snapshot, self._rng)
-        self._control = control = ControlPlane(
-            settings, dialect, reach, journal.publisher, runtime.now, self._rng
-        )
+        self._control = control = ControlPlane(settings, dialect, reach, journal.publisher, runtime.now, self._rng)
         self._cluster = cluster = Cluster(
             runtime, dialect, settings, control.snapshot, journal, control.look_again, self._rng
         )

@@ -1,7 +1,7 @@
 """Service connections: from what is known of the cluster to one connection, to whichever node is awake.
 
-The control plane (topology, statement metadata, leader questions) asks here for connections; they belong to whoever asked
-and are not part of the node pools. A node that hangs delays nobody: candidates are asked in parallel for a first word,
+The control plane (topology, statement metadata, leader questions) asks here for connections; they belong to whoever
+asked and are not part of the node pools. A node that hangs delays nobody: candidates are asked in parallel for a first word,
 and only one that answers is sent credentials.
 """
 

@@ -201,9 +201,7 @@ class Cluster:
     async def close(self, deadline: float) -> None:
         """Refuse what waits, let holders finish until the deadline, then drop everything."""
         idle = self._shut()
-        closing = [
-            self.runtime.spawn(self.runtime.close_link(link, deadline), "picopyn close") for link in idle
-        ]
+        closing = [self.runtime.spawn(self.runtime.close_link(link, deadline), "picopyn close") for link in idle]
         await self.runtime.settle((*closing, *self._jobs), deadline)
         while any(pool.slots.held for pool in self.pools) and self.runtime.now() < deadline:
             try:

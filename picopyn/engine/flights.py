@@ -7,6 +7,8 @@ was not sent to its own owner gets a short grace, and is then ended.
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 from picopyn.engine.request import Request
 from picopyn.engine.runtime import Link, Runtime
 from picopyn.routing.plan import Plan
@@ -47,10 +49,8 @@ class Flights:
 
     async def end_if_stuck(self, suspects: list[tuple[Link, Request]]) -> None:
         """Give the suspects their grace, then drop the connections of those still in flight."""
-        try:
+        with suppress(TimeoutError):
             await self._runtime.waiter().wait(self._runtime.now() + STUCK_AFTER)
-        except TimeoutError:
-            pass
         for link, request in suspects:
             if self._requests.get(link) is request:
                 self.ended += 1

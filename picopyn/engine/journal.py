@@ -8,8 +8,15 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from picopyn.engine.runtime import Link
-from picopyn.observe import CloseReason, ConnectFailed, ConnectionClosed, ConnectionOpened, NodeState, NodeStateChanged
-from picopyn.observe import Publisher
+from picopyn.observe import (
+    CloseReason,
+    ConnectFailed,
+    ConnectionClosed,
+    ConnectionOpened,
+    NodeState,
+    NodeStateChanged,
+    Publisher,
+)
 from picopyn.stats import Counters
 from picopyn.topology import Node
 

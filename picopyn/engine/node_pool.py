@@ -1,7 +1,7 @@
 """Connections to one node, of one kind: taking, giving back, opening, losing.
 
-Decisions are made by `Slots` under the lock; opening, waking and closing happen outside of it. A connection whose state is
-not known to be idle is dropped, never kept. Opening is always a background job: a caller waits for *a* connection, not
+Decisions are made by `Slots` under the lock; opening, waking and closing happen outside of it. A connection whose state
+is not known to be idle is dropped, never kept. Opening is always a background job: a caller waits for *a* connection, not
 for the one being opened.
 """
 
@@ -53,9 +53,7 @@ class NodePool:
 
     __slots__ = ("_leaving", "_listener", "_lock", "_runtime", "node", "purpose", "retired", "slots")
 
-    def __init__(
-        self, runtime: Runtime, node: Node, purpose: Purpose, max_size: int, listener: PoolListener
-    ) -> None:
+    def __init__(self, runtime: Runtime, node: Node, purpose: Purpose, max_size: int, listener: PoolListener) -> None:
         self.node = node
         self.purpose = purpose
         self.slots: Slots[Link, Waiter[Link]] = Slots(max_size)

@@ -96,9 +96,7 @@ class RouteTable:
             return None
         return self._compile(query, metadata, metadata.route)
 
-    def _compile(
-        self, query: str, metadata: PreparedStatementMetadata, route: StatementRoute
-    ) -> CompiledRoute | None:
+    def _compile(self, query: str, metadata: PreparedStatementMetadata, route: StatementRoute) -> CompiledRoute | None:
         count = self._bucket_counts().get(route.tier or "", 0)
         if route.kind is RouteKind.KEYED and count:
             compiled = CompiledRoute(metadata, route, bucket=compile_key(route.keys[0], self._key_hash, count))

@@ -91,9 +91,7 @@ class Health:
         """
         known = self.of(uuid)
         news = known.state is not NodeState.DOWN
-        self._states[uuid] = NodeHealth(
-            NodeState.DOWN, reason, known.failures + 1, now if news else known.since
-        )
+        self._states[uuid] = NodeHealth(NodeState.DOWN, reason, known.failures + 1, now if news else known.since)
         return news
 
     def answered(self, uuid: str) -> bool:

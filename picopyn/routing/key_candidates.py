@@ -12,8 +12,9 @@ This file asks nothing and knows no types; the hash comes as an argument.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import permutations, product
 from typing import Any, Final
 
@@ -47,29 +48,24 @@ class Explanation:
     undecided: bool
 
 
+#: A key inside this file: places in the list of all parts, which are cheaper to hash and to look up than
+#: parts.
+_Choice = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class _Observation:
-    """One answer: the buckets, and every usable part of a key already encoded."""
+    """One answer: the buckets, what they are worth, and every part already encoded (None: unusable here)."""
 
-    __slots__ = ("arguments", "bits", "buckets", "encoded")
+    arguments: tuple[Any, ...]
+    buckets: frozenset[int]
+    bits: float
+    encoded: list[bytes | None]
 
-    def __init__(
-        self,
-        arguments: tuple[Any, ...],
-        buckets: frozenset[int],
-        bits: float,
-        encoded: Mapping[KeyPart, bytes],
-    ) -> None:
-        self.arguments = arguments
-        self.buckets = buckets
-        self.bits = bits
-        self.encoded = encoded
-
-    def encoding(self, key: Key) -> bytes | None:
-        encoded = self.encoded
-        try:
-            return b"".join([encoded[part] for part in key])
-        except KeyError:
-            return None
+    def encoding(self, choice: _Choice) -> bytes | None:
+        """The bytes of a whole key, or None."""
+        encoded = [self.encoded[place] for place in choice]
+        return None if None in encoded else b"".join(encoded)  # type: ignore[arg-type]
 
 
 class Candidates:
@@ -91,32 +87,27 @@ class Candidates:
             named: Positions of the parameters that the server named as the key, in order; they are tried
             first.
         """
-        self._hash = key_hash
+        self._bucket = partial(_bucket, key_hash, bucket_count)
         self._bucket_count = bucket_count
-        self._options = [
-            [KeyPart(i, oid, form) for form in key_hash.forms(oid)] for i, oid in enumerate(oids)
-        ]
-        self._encoders = {
-            part: key_hash.encoder(part.oid, part.form) for parts in self._options for part in parts
-        }
-        self._null = {part: encode(None) for part, encode in self._encoders.items()}
+        self._parts = [KeyPart(i, oid, form) for i, oid in enumerate(oids) for form in key_hash.forms(oid)]
+        self._encoders = [key_hash.encoder(part.oid, part.form) for part in self._parts]
         self._observations: list[_Observation] = []
-        self._fitting: list[Key] = []
+        self._fitting: list[_Choice] = []
         self._length = 0
         self._tried = 1
-        self._try(self._with_forms(named) if named else ())
+        if named:
+            self._try(self._with_forms(named))
 
     def observe(self, arguments: tuple[Any, ...], buckets: frozenset[int]) -> None:
         """Take in one answer: the buckets named for these arguments."""
-        encoded = {}
-        for part, encode in self._encoders.items():
-            value = encode(arguments[part.parameter])
-            if value is not None and value != self._null[part]:
-                encoded[part] = value
+        encoded = [
+            _encoded(encode, arguments[part.parameter])
+            for part, encode in zip(self._parts, self._encoders, strict=True)
+        ]
         bits = math.log2(self._bucket_count / len(buckets))
         observation = _Observation(arguments, buckets, bits, encoded)
         self._observations.append(observation)
-        self._fitting = [key for key in self._fitting if self._fits(key, observation)]
+        self._fitting = [choice for choice in self._fitting if self._fits(choice, observation)]
 
     def explain(self) -> Explanation | None:
         """The explanation with the shortest keys, or None when nothing short enough explains the answers."""
@@ -135,66 +126,58 @@ class Candidates:
         """
         for group in groups:
             if 0 < len(group) <= MAX_LENGTH and math.factorial(len(group)) <= MAX_TRIED:
-                self._try(key for order in permutations(sorted(group)) for key in self._with_forms(order))
+                for order in permutations(sorted(group)):
+                    self._try(self._with_forms(order))
 
-    def _with_forms(self, order: Sequence[int]) -> Iterator[Key]:
-        return product(*(self._options[position] for position in order))
+    def _with_forms(self, order: Sequence[int]) -> Iterator[_Choice]:
+        places: dict[int, list[int]] = {}
+        for place, part in enumerate(self._parts):
+            places.setdefault(part.parameter, []).append(place)
+        return product(*(places.get(position, ()) for position in order))
 
-    def _try(self, keys: Iterable[Key]) -> None:
+    def _try(self, choices: Iterable[_Choice]) -> None:
         known = set(self._fitting)
-        for key in keys:
+        for choice in choices:
             self._tried += 1
-            if key not in known and all(self._fits(key, seen) for seen in self._observations):
-                self._fitting.append(key)
+            if all(self._fits(choice, seen) for seen in self._observations) and choice not in known:
+                self._fitting.append(choice)
 
     def _try_longer(self) -> bool:
-        parts = list(self._encoders)
-        length = self._length + 1
-        if not parts or length > MAX_LENGTH or self._tried + len(parts) ** length > MAX_TRIED:
+        length, width = self._length + 1, len(self._parts)
+        if not width or length > MAX_LENGTH or self._tried + width**length > MAX_TRIED:
             return False
         self._length = length
-        self._try(product(parts, repeat=length))
+        self._try(product(range(width), repeat=length))
         return True
 
-    def _fits(self, key: Key, observation: _Observation) -> bool:
-        encoded = observation.encoding(key)
-        return encoded is not None and self._hash.bucket(encoded, self._bucket_count) in observation.buckets
+    def _fits(self, choice: _Choice, observation: _Observation) -> bool:
+        return self._bucket(observation.encoding(choice)) in observation.buckets
 
     def _explanation(self) -> Explanation | None:
-        if not self._observations:
-            return None
-        constants = frozenset.intersection(*(seen.buckets for seen in self._observations))
-        if all(seen.buckets == constants for seen in self._observations):
+        observations = self._observations
+        constants = frozenset.intersection(*(seen.buckets for seen in observations))
+        if all(seen.buckets == constants for seen in observations):
             return self._weighed((), constants)
-        keys = tuple(self._fitting)
-        explained = [self._buckets(keys, seen) for seen in self._observations]
+        explained = [self._explained(seen) for seen in observations]
         if any(
-            found | constants != seen.buckets
-            for found, seen in zip(explained, self._observations, strict=True)
+            found | constants != seen.buckets for found, seen in zip(explained, observations, strict=True)
         ):
             return None
-        return self._weighed(keys, self._needed(constants, explained))
+        needed = frozenset(bucket for bucket in constants if any(bucket not in found for found in explained))
+        return self._weighed(tuple(self._fitting), needed)
 
-    def _needed(self, constants: frozenset[int], explained: Sequence[frozenset[int]]) -> frozenset[int]:
-        """The constants that no key explains every time."""
-        return frozenset(bucket for bucket in constants if any(bucket not in found for found in explained))
+    def _explained(self, observation: _Observation) -> frozenset[int | None]:
+        return frozenset(self._bucket(observation.encoding(choice)) for choice in self._fitting)
 
-    def _buckets(self, keys: Iterable[Key], observation: _Observation) -> frozenset[int]:
-        found = set()
-        for key in keys:
-            encoded = observation.encoding(key)
-            if encoded is not None:
-                found.add(self._hash.bucket(encoded, self._bucket_count))
-        return frozenset(found)
-
-    def _weighed(self, keys: tuple[Key, ...], constants: frozenset[int]) -> Explanation:
-        weights = [self._weight(seen.encoding(key) for seen in self._observations) for key in keys]
-        if constants or not keys:
+    def _weighed(self, choices: tuple[_Choice, ...], constants: frozenset[int]) -> Explanation:
+        weights = [self._weight(seen.encoding(choice) for seen in self._observations) for choice in choices]
+        if constants or not choices:
             first = self._observations[0].bits
             weights.append(self._weight(seen.arguments for seen in self._observations) - first)
         evidence = min(weights) - math.log2(self._tried)
-        choices = [tuple(part.parameter for part in key) for key in keys]
-        return Explanation(keys, constants, max(evidence, 0.0), len(set(choices)) < len(choices))
+        keys = tuple(tuple(self._parts[place] for place in choice) for choice in choices)
+        positions = {tuple(part.parameter for part in key) for key in keys}
+        return Explanation(keys, constants, max(evidence, 0.0), len(positions) < len(keys))
 
     def _weight(self, seen_as: Iterable[Any]) -> float:
         """Bits of the observations in which something was seen that had not been seen before."""
@@ -204,3 +187,13 @@ class Candidates:
                 known.add(what)
                 weight += observation.bits
         return weight
+
+
+def _encoded(encode: Callable[[Any], bytes | None], value: Any) -> bytes | None:
+    """A part's bytes; None also for what is hashed as NULL, which is never routed by key."""
+    encoded = encode(value)
+    return None if encoded == encode(None) else encoded
+
+
+def _bucket(key_hash: KeyHash, bucket_count: int, encoded: bytes | None) -> int | None:
+    return None if encoded is None else key_hash.bucket(encoded, bucket_count)

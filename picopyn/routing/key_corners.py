@@ -10,10 +10,9 @@ question, and in which order.
 from __future__ import annotations
 
 import math
-import random
 from collections.abc import Iterator, Sequence, Set
 from itertools import combinations, product, zip_longest
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from picopyn.routing.key_values import (
     BOOL,
@@ -25,6 +24,10 @@ from picopyn.routing.key_values import (
     literal_values,
     numbers_near,
 )
+
+if TYPE_CHECKING:
+    from random import Random
+
 
 #: Positions and the values they are given; everything else in the question is random.
 Overrides = dict[int, Any]
@@ -42,14 +45,15 @@ class Corners:
         maker: ValueMaker,
         key_parameters: Set[int],
         literals: Sequence[Any],
-        rng: random.Random,
+        rng: Random,
     ) -> None:
         """Prepare the corners.
 
         Args:
             maker: Makes the random values around a corner.
             key_parameters: Positions that take part in a key: a call with NULL there is never routed, so it
-            is not asked. literals: The literals of the text.
+                is not asked.
+            literals: The literals of the text.
             rng: Source of the mixed corners.
         """
         self._maker = maker
@@ -62,7 +66,7 @@ class Corners:
         }
 
     def questions(self, limit: int) -> Iterator[tuple[Any, ...]]:
-        """At most `limit` questions, the kinds of corners taking turns so that a short limit cuts each of them."""
+        """At most `limit` questions, the kinds of corners taking turns: a short limit cuts each of them."""
         kinds = (self._flags(), self._nulls(), self._equals(), self._values(), self._doubles(), self._mixes())
         asked = 0
         for round_of_kinds in zip_longest(*kinds):
@@ -78,7 +82,7 @@ class Corners:
         return tuple(arguments)
 
     def _flags(self) -> Iterator[Overrides]:
-        """Both values of every boolean: all combinations of a few, else all, none, each alone and all but each."""
+        """Both values of every boolean: all combinations of a few, else all or none but each one."""
         flags = [i for i in self._positions if self._maker.oids[i] == BOOL]
         if not flags:
             return
@@ -103,7 +107,7 @@ class Corners:
         """Equal values: each pair of a small family, else random halves; and the whole family."""
         for members in self._families():
             if len(members) * (len(members) - 1) // 2 <= _MAX_PAIRS:
-                groups = list(combinations(members, 2))
+                groups: list[tuple[int, ...]] = list(combinations(members, 2))
             else:
                 groups = [tuple(i for i in members if self._rng.getrandbits(1)) for _ in range(_MAX_PAIRS)]
             if len(members) > 2:
@@ -129,16 +133,13 @@ class Corners:
         return dict.fromkeys(group, value)
 
     def _values(self) -> Iterator[Overrides]:
-        """Corner values for all parameters at once; each literal for all of a type, and for each parameter alone."""
+        """Corner values and literals, for all parameters at once and for each parameter alone."""
         for row in zip_longest(*self._corners.values()):
             yield {i: value for i, value in zip(self._corners, row, strict=True) if value is not None}
         for row in zip_longest(*self._literals.values()):
             yield {i: value for i, value in zip(self._literals, row, strict=True) if value is not None}
         if len(self._positions) > 1:
             for position, values in self._literals.items():
-                for value in values:
-                    yield {position: value}
-            for position, values in self._corners.items():
                 for value in values:
                     yield {position: value}
 
@@ -151,10 +152,11 @@ class Corners:
 
     def _mixes(self) -> Iterator[Overrides]:
         """Several corners at once, at random: conditions that need two of them."""
+        mentions = any(self._literals.values())
         pool = {i: (*self._corners[i], *self._literals[i], *self._near(i)) for i in self._positions}
-        if not any(self._literals.values()) and len(self._positions) < 2:
+        if not mentions and len(self._positions) < 2:
             return
-        for _ in range(_MIXES):
+        for _ in range(_MIXES if mentions else _MIXES // 2):
             yield {i: self._rng.choice(pool[i]) for i in pool if pool[i] and self._rng.getrandbits(1)}
 
     def _near(self, position: int) -> Iterator[Any]:

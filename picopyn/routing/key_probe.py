@@ -9,25 +9,26 @@ which failures) is not its affair, and no value and no text of the server gets i
 
 from __future__ import annotations
 
-import random
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
+from picopyn.routing.key_answers import Scope, check, few_buckets
 from picopyn.routing.key_candidates import Candidates, Explanation
 from picopyn.routing.key_corners import Corners
 from picopyn.routing.key_values import SUPPORTED, ValueMaker, literals
 from picopyn.routing.route import KeyPart, RouteKind, StatementRoute
 from picopyn.routing.sharding import KeyHash, compile_route
 
+if TYPE_CHECKING:
+    from random import Random
+
+
 #: Questions about one text, at most. *Source*: key-probe.md rule 5 (discovery must stay cheap).
 MAX_QUESTIONS: Final = 64
 
 #: More parameters are asked about only when the server named the key itself. *Source*: key-probe.md rule 2.
 MAX_PARAMETERS: Final = 64
-
-#: Sets with more buckets are not routed. *Source*: key-probe.md rule 9.
-MAX_BUCKETS: Final = 64
 
 #: Bits of evidence that make a key. *Source*: key-probe.md rule 8.
 ENOUGH_EVIDENCE: Final = 40.0
@@ -37,18 +38,10 @@ ENOUGH_CONFIRMATION: Final = 20.0
 
 _MAX_REFUSALS: Final = 4
 _CORNERS_KEPT_FREE: Final = 12
+_MAX_STALE: Final = 4
 
 #: Arguments of one question, as one passes them to asyncpg.
 Question = tuple[Any, ...]
-
-
-class Scope(Protocol):
-    """How to read an answer: `picopyn.dialects.base.BucketScope`, by the names of its members."""
-
-    @property
-    def name(self) -> str:
-        """`"EXACT"`, `"AT_MOST"`, `"ANY"` or `"UNKNOWN"`."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +74,7 @@ class KeyProbe:
         dk_meta: Sequence[tuple[int, int]],
         bucket_counts: Mapping[str, int],
         key_hash: KeyHash,
-        rng: random.Random,
+        rng: Random,
     ) -> None:
         """Begin a dialogue.
 
@@ -89,8 +82,8 @@ class KeyProbe:
             sql: The statement's text; only its literals matter, as values to ask with.
             parameter_oids: Type OIDs of its parameters, as the server told.
             notice_tier: Tier named by the metadata notice, or None.
-            dk_meta: (one-based parameter number, type OID) in key order as the notice named them; empty if it
-            did not. bucket_counts: Number of buckets of every tier.
+            dk_meta: (one-based parameter number, type OID) in key order as the notice named them; else empty.
+            bucket_counts: Number of buckets of every tier.
             key_hash: The dialect's hash.
             rng: Source of the random values.
         """
@@ -105,7 +98,6 @@ class KeyProbe:
         self._rng = rng
         self._maker = ValueMaker(self._oids, rng)
         self._asked = 0
-        self._refusals = 0
         self._route: StatementRoute | None = None
         self._question: Question | None = None
         self._dialogue = self._whole_dialogue()
@@ -214,7 +206,7 @@ class KeyProbe:
         return bucket_count
 
     def _as_named(self) -> StatementRoute:
-        """25.6 does not name the buckets of an INSERT; its notice is trusted where a type has one form only."""
+        """What 25.6 does not name for an INSERT, the notice does, for types with one form."""
         forms = [self._hash.forms(self._oids[position]) for position in self._named]
         if any(len(form) != 1 for form in forms):
             raise _NotKeyed("the server does not show in which form it hashes a part of the key")
@@ -235,9 +227,8 @@ class KeyProbe:
             reply = yield arguments
             if reply.scope:
                 return arguments, reply
-            self._refusals += 1
             self._maker.caution += 1
-            if self._refusals >= _MAX_REFUSALS:
+            if self._maker.caution >= _MAX_REFUSALS:
                 raise _NotKeyed("the server refused to be asked")
 
     def _keep_within_budget(self) -> None:
@@ -246,7 +237,7 @@ class KeyProbe:
 
     def _gather_evidence(self, candidates: Candidates) -> Generator[Question, _Reply, Explanation]:
         """Ask with random values until one explanation has enough evidence."""
-        stage, varied = 1, False
+        stage, varied, last, stale = 1, False, 0.0, 0
         while True:
             arguments, reply = yield from self._ask_random(stage)
             candidates.observe(arguments, self._buckets(reply))
@@ -260,8 +251,10 @@ class KeyProbe:
                 raise _NotKeyed("no choice of parameters explains the buckets")
             if explanation.evidence >= self._enough(explanation) and not explanation.undecided:
                 return explanation
-            if explanation.evidence >= 2 * ENOUGH_EVIDENCE:
-                raise _NotKeyed("the form in which the server hashes a part of the key is undecided")
+            stale = stale + 1 if explanation.evidence <= last else 0
+            last = explanation.evidence
+            if stale > _MAX_STALE or explanation.evidence >= 2 * ENOUGH_EVIDENCE:
+                raise _NotKeyed("more questions give no more evidence")
 
     def _enough(self, explanation: Explanation) -> float:
         named = len(explanation.keys) == 1 and self._positions(explanation) == self._named
@@ -293,7 +286,7 @@ class KeyProbe:
         candidates.try_dependencies({frozenset(group) for group in depends.values()})
 
     def _try_corners(self, route: StatementRoute, bucket_count: int) -> Generator[Question, _Reply, None]:
-        """Ask the corners; a NULL in the key is never routed, so it is not asked, and a refused corner is no answer."""
+        """Ask the corners; what is never routed (NULL in the key) is not asked, a refusal is no answer."""
         predict = compile_route(route, self._hash, bucket_count)
         key_parameters = {part.parameter for key in route.keys for part in key}
         corners = Corners(self._maker, key_parameters, self._literals, self._rng)
@@ -306,7 +299,7 @@ class KeyProbe:
                 raise _NotKeyed("its buckets depend on more than the key")
 
     def _corner_limit(self, route: StatementRoute) -> int:
-        """None for a key the server named, where no condition can fold; of its doubles the forms were told apart."""
+        """None for a key the server named: it does so only where no condition can fold."""
         named = len(route.keys) == 1 and tuple(part.parameter for part in route.keys[0]) == self._named
         return 0 if named and not route.buckets else MAX_QUESTIONS - self._asked
 
@@ -327,7 +320,7 @@ class KeyProbe:
             raise _NotKeyed("the server knows its buckets only while running")
         if reply.scope == "ANY":
             raise _NotKeyed("whether a table takes part depends on the values")
-        buckets = _few_buckets(reply.ranges, self._bucket_counts)
+        buckets = few_buckets(reply.ranges, self._bucket_counts)
         if buckets is None:
             raise _NotKeyed("the server asks all or many buckets")
         if not buckets:
@@ -337,61 +330,4 @@ class KeyProbe:
     def _agrees(self, expected: frozenset[int], reply: _Reply) -> bool:
         if reply.scope not in ("EXACT", "AT_MOST"):
             return False
-        return _few_buckets(reply.ranges, self._bucket_counts) == expected
-
-
-def _few_buckets(
-    ranges: Sequence[tuple[int, int]], bucket_counts: Mapping[str, int]
-) -> frozenset[int] | None:
-    """The buckets named; None for many, and for all.
-
-    All buckets are `[1-N]`, with N counted by the asked instance's own tier, whatever the table's tier is.
-
-    *Source*: picodata-recorded.md section 4, "Several tiers".
-    """
-    if len(ranges) == 1 and ranges[0][0] == 1 and ranges[0][1] in bucket_counts.values():
-        return None
-    if sum(last - first + 1 for first, last in ranges) > MAX_BUCKETS:
-        return None
-    return frozenset(bucket for first, last in ranges for bucket in range(first, last + 1))
-
-
-def check(
-    route: StatementRoute,
-    args: Sequence[Any],
-    scope: Scope,
-    ranges: Sequence[tuple[int, int]],
-    key_hash: KeyHash,
-    bucket_counts: Mapping[str, int],
-) -> bool:
-    """Whether a server's answer for real arguments agrees with a learned route.
-
-    A route that makes no statement about these arguments agrees with everything; so does a route that the
-    server named itself (no evidence of ours) when the server does not name buckets.
-
-    Args:
-        route: What was learned.
-        args: Arguments of a real call.
-        scope: How to read `ranges`.
-        ranges: Buckets the server named for the statement with these arguments.
-        key_hash: The dialect's hash.
-        bucket_counts: Number of buckets of every tier.
-
-    Returns:
-        False when the route would have sent the call elsewhere: the text must then be learned afresh, once.
-
-    *Source*: key-probe.md rule 12.
-    """
-    if route.kind is RouteKind.NOT_KEYED:
-        return True
-    if route.kind is RouteKind.ANY_NODE or scope.name == "ANY":
-        return route.kind is RouteKind.ANY_NODE and scope.name == "ANY"
-    bucket_count = bucket_counts.get(route.tier or "", 0)
-    if bucket_count == 1:
-        return True
-    expected = compile_route(route, key_hash, bucket_count)(args)
-    if expected is None:
-        return True
-    if scope.name == "UNKNOWN":
-        return route.evidence == 0
-    return expected == _few_buckets(ranges, bucket_counts)
+        return few_buckets(reply.ranges, self._bucket_counts) == expected

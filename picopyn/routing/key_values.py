@@ -10,12 +10,11 @@ server, so none is made here).
 
 from __future__ import annotations
 
-import random
 import re
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
 BOOL: Final = 16
@@ -42,6 +41,9 @@ _TOKEN: Final = re.compile(
     r"""|(?P<number>\d+(?:\.\d*)?(?:[eE][+-]?\d+)?(?!\w)|\.\d+)|\w+""",
     re.DOTALL,
 )
+
+if TYPE_CHECKING:
+    from random import Random
 
 
 def literals(sql: str) -> tuple[str | Decimal, ...]:
@@ -74,7 +76,7 @@ class ValueMaker:
             texts, 1 small numbers and texts of digits, 2 texts that are uuids, 3 texts that are moments.
     """
 
-    def __init__(self, oids: Sequence[int], rng: random.Random) -> None:
+    def __init__(self, oids: Sequence[int], rng: Random) -> None:
         self.oids = tuple(oids)
         self.caution = 0
         self._rng = rng

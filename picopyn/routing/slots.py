@@ -2,8 +2,8 @@
 
 Rules of this file:
 
-1. Every connection is in exactly one place: idle, held, or promised to a waiter (which counts as held). The accounts are
-   sets of live connections, not counters, so nothing can drift.
+1. Every connection is in exactly one place: idle, held, or promised to a waiter (which counts as held). The accounts
+   are sets of live connections, not counters, so nothing can drift.
 2. Idle connections are taken last-in-first-out (few stay warm); waiters are served first-in-first-out, and a connection
    that becomes free goes straight to the first waiter, never past it.
 3. It opens, closes and wakes nothing. It returns what to do; the caller does it outside its lock.

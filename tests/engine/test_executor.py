@@ -168,7 +168,7 @@ async def test_a_stale_statement_is_prepared_again_once_on_the_same_connection(w
 
 
 async def test_a_statement_error_is_the_callers_own_and_names_the_node(world: World) -> None:
-    """asyncpg's class and SQLSTATE, plus a note; the connection stays."""
+    """The class and SQLSTATE of asyncpg, plus a note; the connection stays."""
     world.servers["i11"].answers = [server_error("22P02", "bad value")]
     with pytest.raises(asyncpg.DataError) as caught:
         await world.call(READ, AT_R1)

@@ -211,7 +211,7 @@ class World:
         """Wait until every node that can be reached is connected."""
         reachable = [uuid for uuid, server in self.servers.items() if server.refuses is None]
         while not all(self.servers[uuid].links for uuid in reachable):
-            await asyncio.sleep(0)
+            await settle()
         await settle()
 
     def call(

@@ -54,3 +54,8 @@ def read_leader_reply(message: str | None) -> LeaderReply:
     if text.forwarded_to is None:
         return LeaderReply(LeaderAnswer.LEADER)
     return LeaderReply(LeaderAnswer.NOT_LEADER, text.forwarded_to)
+
+
+def classify(error: BaseException | None) -> LeaderAnswer:
+    """`read_leader_reply` for the error itself; None when the statement succeeded."""
+    return read_leader_reply(None if error is None else str(error)).answer

@@ -100,10 +100,8 @@ async def report(connection: asyncpg.Connection, pool: Pool, blocks: int, calls:
             times[name].append(await block(call, calls))
     medians = {name: statistics.median(values) for name, values in times.items()}
     bare = medians["asyncpg connection"]
-    print(
-        f"client CPU per call, median of {blocks} interleaved blocks of {calls} calls; Python {sys.version.split()[0]}, "
-        f"asyncpg {asyncpg.__version__}"
-    )
+    versions = f"Python {sys.version.split()[0]}, asyncpg {asyncpg.__version__}"
+    print(f"client CPU per call, median of {blocks} interleaved blocks of {calls} calls; {versions}")
     for name, value in medians.items():
         print(f"  {name:30} {value:7.1f} us   {value / bare:5.2f} x   {value - bare:+6.1f} us")
     routed, unrouted = medians["picopyn pool, routed by key"], medians["picopyn pool, not routed"]

@@ -12,7 +12,7 @@ from typing import Any
 import asyncpg
 
 
-class Connection(asyncpg.Connection):  # type: ignore[type-arg]
+class Connection(asyncpg.Connection):
     """A connection with asyncpg's whole surface: `fetch`, `fetchrow`, `fetchval`, `execute`, `prepare`, `close`, ….
 
     Two things differ. A notice is delivered to `on_notice` synchronously, before the request that caused it completes

@@ -19,6 +19,7 @@ from picopyn.engine.cluster import Cluster
 from picopyn.engine.executor import Executor
 from picopyn.observe import Publisher, TopologyChanged
 from picopyn.settings import PoolSettings
+from picopyn.stats import MetadataStats, TopologyStats
 from picopyn.topology import Node, Topology, TopologyDiff, TopologySnapshot, difference
 
 _LOG = logging.getLogger(__name__)
@@ -86,13 +87,35 @@ class ControlPlane:
             await self._reach.introduce()
         await self.tracker.start(self._refreshed)
         self._adopt(self.snapshot)
-        cluster.spawn(self.metadata.start(), "picopyn metadata start")
+        cluster.jobs.spawn(self.metadata.start(), "picopyn metadata start")
 
     def look_again(self, doubtful: Node | None = None) -> None:
         """Ask for a refresh soon; the leader of a doubtful node's replicaset is asked for again where it was asked."""
         if doubtful is not None and isinstance(self._source, PollingTopologySource):
             self._source.doubt_leader(doubtful.replicaset_uuid)
         self.tracker.trigger()
+
+    def topology_stats(self, now: float) -> TopologyStats:
+        """How the cluster is being looked at."""
+        snapshot = self.snapshot
+        age = None if snapshot.refreshed_at is None else snapshot.age(now)
+        looks = self._cluster.changes.looks if self._cluster is not None else 0
+        return TopologyStats(refreshes=looks, age=age, version=snapshot.version)
+
+    def metadata_stats(self) -> MetadataStats:
+        """How statements are being learned."""
+        stats = self.metadata.stats()
+        return MetadataStats(
+            cache_size=stats.cached,
+            pending=stats.pending,
+            hits=stats.hits,
+            misses=stats.misses,
+            learned=stats.learned,
+            refused=stats.refused,
+            unreadable=stats.unreadable,
+            skipped=stats.skipped,
+            dropped=stats.differences,
+        )
 
     async def close(self) -> None:
         """End everything; the source and the metadata service close their connections."""
@@ -110,7 +133,7 @@ class ControlPlane:
 
     def _key_select(self, replicaset: str) -> tuple[str, tuple[object, ...]] | None:
         owner = self.snapshot.owner
-        return self.metadata.key_select(lambda tier, bucket: owner(tier, bucket) == replicaset)
+        return self.metadata.keyed_select(lambda tier, bucket: owner(tier, bucket) == replicaset)
 
     async def _refreshed(self, topology: Topology) -> None:
         self._adopt(topology.snapshot)

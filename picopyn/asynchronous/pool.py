@@ -162,7 +162,7 @@ class Pool:
         cluster = self._cluster
         deadline = None if timeout is None else cluster.runtime.now() + timeout
         while not cluster.is_ready(leaders, replicas):
-            await cluster.wait_change(deadline)
+            await cluster.changes.wait(deadline)
 
     # calls
 
@@ -283,7 +283,12 @@ class Pool:
         """Gauges and counters, as of now; the value never changes afterwards."""
         if self._state is _State.NEW:
             return Counters().snapshot()
-        return pool_stats(self._cluster, self._journal, self._control.topology_stats(), self._control.metadata_stats())
+        return pool_stats(
+            self._cluster,
+            self._journal,
+            self._control.topology_stats(self._cluster.runtime.now()),
+            self._control.metadata_stats(),
+        )
 
     async def explain_route(self, query: str, *args: Any, role: str | None = None) -> RouteExplanation:
         """Where a call would go now, and why; learns the text first. Nothing is executed."""
@@ -383,7 +388,7 @@ class Pool:
         deadline = cluster.runtime.now() + self._settings.connect_timeout
         while not any(pool.slots.size for pool in cluster.pools):
             try:
-                await cluster.wait_change(deadline)
+                await cluster.changes.wait(deadline)
             except TimeoutError:
                 health = {node.address: cluster.health.of(node.uuid) for node in cluster.snapshot.nodes()}
                 reasons = {address: state.reason or "no answer yet" for address, state in health.items()}

@@ -1,14 +1,15 @@
 """Service connections: from what is known of the cluster to one connection, to whichever node is awake.
 
 The control plane (topology, statement metadata, leader questions) asks here for connections; they belong to whoever
-asked and are not part of the node pools. A node that hangs delays nobody: candidates are asked in parallel for a first word,
-and only one that answers is sent credentials.
+asked and are not part of the node pools. A node that hangs delays nobody: candidates are asked in parallel for a first
+word, and only one that answers is sent credentials.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from contextlib import aclosing
 from random import Random
 
 from picopyn.asynchronous.connection import Connection
@@ -100,15 +101,12 @@ class Reach:
         self, purpose: Purpose, groups: Sequence[Sequence[Address]], on_notice: Callable[[str], None] | None = None
     ) -> Connection:
         failed: dict[Address, str] = {}
-        answering = awake([group for group in groups if group], self._connect_timeout, failed)
-        try:
+        async with aclosing(awake([g for g in groups if g], self._connect_timeout, failed)) as answering:
             async for address in answering:
                 try:
                     return await self._dialer.dial(address, purpose, on_notice)
                 except Exception as error:
                     failed[address] = self._reason(error, address)
-        finally:
-            await answering.aclose()
         reasons = {f"{host}:{port}": reason for (host, port), reason in failed.items()}
         raise NoNodeAvailable("no node can be reached", reasons)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import struct
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import Any
 
 import asyncpg
@@ -78,7 +78,7 @@ class Dialer:
 
 async def awake(
     groups: Sequence[Sequence[Address]], timeout: float, failed: dict[Address, str]
-) -> AsyncIterator[Address]:
+) -> AsyncGenerator[Address, None]:
     """Ask addresses in parallel whether somebody answers; yield those that do, in the order of their answers.
 
     Args:

@@ -1,23 +1,25 @@
 """The node pools of a cluster, its current snapshot, and the reachability of its nodes.
 
-It owns all three: snapshots are swapped here in one assignment, node pools are opened and retired here, and calls that
-have to wait for *any* of it to change wait here, holding nothing.
+It owns all three: snapshots are swapped here in one assignment, and node pools are opened and retired here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
+from contextlib import suppress
 from random import Random
-from typing import Any
 
 from picopyn.dialects.base import Capability, Dialect, Purpose
+from picopyn.engine.changes import Changes
+from picopyn.engine.jobs import Jobs
 from picopyn.engine.journal import Journal
 from picopyn.engine.node_pool import HookFailed, NodePool
-from picopyn.engine.runtime import Job, Link, Runtime, Waiter
+from picopyn.engine.probes import Probes
+from picopyn.engine.runtime import Link, Runtime
 from picopyn.errors import Fault
 from picopyn.observe import CloseReason
 from picopyn.routing.health import Health, NodeState
-from picopyn.routing.membership import Membership, reconcile
+from picopyn.routing.membership import reconcile
 from picopyn.routing.plan import Candidate, Flavour, Planner
 from picopyn.settings import PoolSettings
 from picopyn.topology import Node, TopologySnapshot
@@ -39,6 +41,12 @@ class Cluster:
         journal: Where events are counted and told.
         refresh: Asks for a new look at the cluster, without waiting; may name a node to doubt.
         rng: Source of randomness.
+
+    Attributes:
+        changes: What waiting calls listen to.
+        health: Reachability of the nodes.
+        jobs: Background jobs that end with the cluster.
+        planner: Makes plans for the current snapshot.
     """
 
     def __init__(
@@ -53,20 +61,15 @@ class Cluster:
     ) -> None:
         self.runtime = runtime
         self.settings = settings
+        self.changes = Changes(runtime)
         self.health = Health()
-        self.refreshes = 0
+        self.jobs = Jobs(runtime)
         self._dialect = dialect
         self._journal = journal
         self._refresh = refresh
         self._rng = rng
         self._pools: dict[tuple[str, Purpose], NodePool] = {}
-        self._waiting: set[Waiter[None]] = set()
-        self._pauses: set[Waiter[None]] = set()
-        self._jobs: set[Job] = set()
-        self._closed = False
-        # one connection per node is the watch that tells at once when a leader dies, where that makes others hang
-        self._hangs = Capability.FORWARDING_NEEDS_EVERY_LEADER in dialect.capabilities
-        self._least_size = max(settings.min_size, 1 if self._hangs else 0)
+        self._probes = Probes(runtime, self.jobs, self.health, self.changes, rng, self._all_down)
         self.planner = self._planner(snapshot)
 
     @property
@@ -79,58 +82,28 @@ class Cluster:
         """All node pools."""
         return tuple(self._pools.values())
 
-    @property
-    def waiting(self) -> int:
-        """Calls that wait for the cluster to change."""
-        return len(self._waiting)
-
-    def adopt(self, snapshot: TopologySnapshot) -> Membership:
+    def adopt(self, snapshot: TopologySnapshot) -> None:
         """Make a snapshot the current one: open and retire node pools, and let waiting calls plan again."""
-        nodes = {node.uuid: node for node in snapshot.nodes()}
         pooled = {pool.node.uuid: (pool.node.host, pool.node.port) for pool in self._pools.values()}
-        membership = reconcile(pooled, nodes.values())
+        membership = reconcile(pooled, snapshot.nodes())
         self.planner = self._planner(snapshot)
         for uuid in (*membership.leave, *(node.uuid for node in membership.move)):
             self._retire(uuid)
         for node in (*membership.join, *membership.move):
             self.pool(Candidate(node)).warm(self._least_size)
-        self.refreshes += 1
-        self.changed()
-        return membership
+        self.changes.looked()
 
     def confirm(self, snapshot: TopologySnapshot) -> None:
         """A look at the cluster found nothing new: waiting calls plan again all the same."""
         self.planner.snapshot = snapshot
-        self.refreshes += 1
-        self.changed()
-
-    def changed(self) -> None:
-        """Something changed that a waiting call may have waited for."""
-        waiting, self._waiting = self._waiting, set()
-        for waiter in waiting:
-            waiter.wake(None)
-
-    async def wait_change(self, deadline: float | None) -> None:
-        """Wait until the snapshot, the reachability of a node or what is known of statements changes.
-
-        Raises:
-            TimeoutError: The deadline passed.
-        """
-        waiter = self.runtime.waiter()
-        self._waiting.add(waiter)
-        self._probe_eagerly()
-        try:
-            await waiter.wait(deadline)
-        finally:
-            self._waiting.discard(waiter)
+        self.changes.looked()
 
     def pool(self, candidate: Candidate) -> NodePool:
         """The pool of connections a candidate needs; made at first use."""
         key = (candidate.node.uuid, _PURPOSES[candidate.flavour])
         pool = self._pools.get(key)
         if pool is None:
-            pool = NodePool(self.runtime, candidate.node, key[1], self.settings.max_size, self)
-            self._pools[key] = pool
+            pool = self._pools[key] = NodePool(self.runtime, candidate.node, key[1], self.settings.max_size, self)
         return pool
 
     def load(self, uuid: str) -> int:
@@ -141,24 +114,27 @@ class Cluster:
         return pool.slots.load
 
     def is_ready(self, leaders: int | None, replicas: int | None) -> bool:
-        """Whether so many leaders and other nodes are connected; None: all of them."""
-        snapshot = self.snapshot
-        nodes, heads = snapshot.nodes(), snapshot.nodes(role="leader")
+        """Whether so many leaders and other nodes are connected; None for both: all of them."""
+        nodes, heads = self.snapshot.nodes(), self.snapshot.nodes(role="leader")
         others = [node for node in nodes if node not in heads]
         if leaders is None and replicas is None:
-            return bool(nodes) and all(self._connected(node) for node in nodes)
-        found_leaders, found_others = sum(map(self._connected, heads)), sum(map(self._connected, others))
-        return found_leaders >= (leaders or 0) and found_others >= (replicas or 0)
+            return bool(nodes) and all(map(self._is_connected, nodes))
+        connected_heads, connected_others = (sum(map(self._is_connected, part)) for part in (heads, others))
+        return connected_heads >= (leaders or 0) and connected_others >= (replicas or 0)
 
-    def _connected(self, node: Node) -> bool:
-        pool = self._pools.get((node.uuid, Purpose.PLAIN))
-        return pool is not None and pool.slots.size > 0
+    def fault(self, error: BaseException) -> Fault:
+        """What an error means, whether the connection or the server made it."""
+        fault = self.runtime.fault(error)
+        if fault is not None:
+            return fault
+        sqlstate = getattr(error, "sqlstate", None)
+        return Fault.STATEMENT if sqlstate is None else self._dialect.fault(sqlstate, str(error))
 
     def suspect(self, node: Node, reason: str) -> None:
         """Something is wrong with a node: look at it, and at the cluster, at once."""
         if self.health.broke(node.uuid, reason, self.runtime.now()):
             self._journal.node_changed(node, "up", "suspect", reason)
-            self._start_probe(node)
+            self._probe(node)
         self._refresh(node)
 
     def ask_refresh(self, doubtful: Node | None = None) -> None:
@@ -170,21 +146,21 @@ class Cluster:
     def link_opened(self, pool: NodePool, link: Link, seconds: float) -> None:
         """A node answered."""
         self._journal.opened(pool.node, pool.purpose.value, link, seconds)
-        self._reachable(pool.node)
-        if self._waiting:
-            self.changed()
+        self._answered(pool)
+        self.changes.ring()
 
     def open_failed(self, pool: NodePool, error: BaseException, seconds: float) -> None:
         """A node could not be connected to."""
         self._journal.open_failed(pool.node, pool.purpose.value, error, seconds)
-        if not (self._closed or pool.retired or self._is_awake(error)):
+        awake = isinstance(error, HookFailed) or self.fault(error) is Fault.OVERLOADED
+        if not (awake or self.jobs.closed or pool.retired):
             self._unreachable(pool.node, error)
         pool.refuse_waiters(error)
 
     def link_closed(self, pool: NodePool, link: Link, reason: CloseReason) -> None:
         """A connection to a node ended."""
         self._journal.closed(pool.node, pool.purpose.value, link, reason)
-        if self._closed or pool.retired:
+        if self.jobs.closed or pool.retired:
             return
         if reason == "broken":
             self.suspect(pool.node, "a connection broke")
@@ -193,21 +169,15 @@ class Cluster:
 
     # life cycle
 
-    def spawn(self, job: Coroutine[Any, Any, None], name: str) -> None:
-        """Run a background job that ends with the cluster."""
-        self._jobs = {known for known in self._jobs if not known.done()}
-        self._jobs.add(self.runtime.spawn(job, name))
-
     async def close(self, deadline: float) -> None:
         """Refuse what waits, let holders finish until the deadline, then drop everything."""
         idle = self._shut()
         closing = [self.runtime.spawn(self.runtime.close_link(link, deadline), "picopyn close") for link in idle]
-        await self.runtime.settle((*closing, *self._jobs), deadline)
-        while any(pool.slots.held for pool in self.pools) and self.runtime.now() < deadline:
-            try:
-                await self._next_return(deadline)
-            except TimeoutError:
-                break
+        await self.runtime.settle(closing, deadline)
+        await self.jobs.settle(deadline)
+        with suppress(TimeoutError):
+            while any(pool.slots.held for pool in self.pools):
+                await self.changes.wait(deadline)
         self._drop_held()
 
     def terminate(self) -> None:
@@ -216,25 +186,15 @@ class Cluster:
             link.terminate()
         self._drop_held()
 
-    async def _next_return(self, deadline: float) -> None:
-        waiter = self.runtime.waiter()
-        self._waiting.add(waiter)
-        await waiter.wait(deadline)
-
     def _shut(self) -> list[Link]:
-        self._closed = True
-        for job in self._jobs:
-            job.cancel()
+        self.jobs.cancel()
         idle = [link for pool in self.pools for link in pool.retire("shutdown")]
-        self.changed()
+        self.changes.ring()
         return idle
 
     def _drop_held(self) -> None:
         for pool in self.pools:
             pool.terminate_held("shutdown")
-
-    def _planner(self, snapshot: TopologySnapshot) -> Planner:
-        return Planner(snapshot, self.health, self.load, self._rng, hangs=self._hangs)
 
     def _retire(self, uuid: str) -> None:
         self.health.forget(uuid)
@@ -243,66 +203,44 @@ class Cluster:
             for link in pool.retire("node_gone") if pool is not None else ():
                 link.terminate()
 
-    def _fault(self, error: BaseException) -> Fault | None:
-        fault = self.runtime.fault(error)
-        if fault is None and (state := getattr(error, "sqlstate", None)) is not None:
-            return self._dialect.fault(state, str(error))
-        return fault
+    # nodes
 
-    def _is_awake(self, error: BaseException) -> bool:
-        """Whether a failed connect says nothing against the node."""
-        return isinstance(error, HookFailed) or self._fault(error) is Fault.OVERLOADED
+    @property
+    def _hangs(self) -> bool:
+        return Capability.FORWARDING_NEEDS_EVERY_LEADER in self._dialect.capabilities
+
+    @property
+    def _least_size(self) -> int:
+        """Connections kept to every node; where a dead leader makes others hang, one is the watch that tells at once."""
+        return max(self.settings.min_size, 1 if self._hangs else 0)
+
+    def _planner(self, snapshot: TopologySnapshot) -> Planner:
+        return Planner(snapshot, self.health, self.load, self._rng, hangs=self._hangs)
+
+    def _is_connected(self, node: Node) -> bool:
+        pool = self._pools.get((node.uuid, Purpose.PLAIN))
+        return pool is not None and pool.slots.size > 0
+
+    def _all_down(self) -> bool:
+        return all(self.health.is_down(node.uuid) for node in self.snapshot.nodes())
+
+    def _probe(self, node: Node) -> None:
+        self._probes.start(self.pool(Candidate(node)), self._answered)
+
+    def _answered(self, pool: NodePool) -> None:
+        before = self.health.of(pool.node.uuid).state
+        if self.health.answered(pool.node.uuid):
+            self._journal.node_changed(pool.node, before.value, "up", "a connection was made")
+            self.pool(Candidate(pool.node)).warm(self._least_size)
+            self.changes.ring()
 
     def _unreachable(self, node: Node, error: BaseException) -> None:
         reason = str(error) or type(error).__name__
         before = self.health.of(node.uuid).state
         news = self.health.unreachable(node.uuid, reason, self.runtime.now())
         if before is NodeState.UP:
-            self._start_probe(node)
+            self._probe(node)
         if news:
             self._journal.node_changed(node, before.value, "down", reason)
             self._refresh(node)
-            self.changed()
-
-    # probing: the opening of a connection that is then used
-
-    def _start_probe(self, node: Node) -> None:
-        self.spawn(self._probe(node), f"picopyn probe {node.name or node.address}")
-
-    async def _probe(self, node: Node) -> None:
-        while not self._closed and not self.health.is_up(node.uuid):
-            pool = self._pools.get((node.uuid, Purpose.PLAIN))
-            if pool is None or pool.retired or pool.node != node:
-                return
-            if await pool.open_one():
-                self._reachable(node)
-                return
-            await self._pause(node)
-
-    def _reachable(self, node: Node) -> None:
-        before = self.health.of(node.uuid).state
-        if self.health.answered(node.uuid):
-            self._journal.node_changed(node, before.value, "up", "a connection was made")
-            self.pool(Candidate(node)).warm(self._least_size)
-            self.changed()
-
-    async def _pause(self, node: Node) -> None:
-        eager = bool(self._waiting) or self._all_down()
-        pause = self.health.pause(node.uuid, eager=eager, rng=self._rng)
-        waiter = self.runtime.waiter()
-        if not eager:
-            self._pauses.add(waiter)
-        try:
-            await waiter.wait(self.runtime.now() + pause)
-        except TimeoutError:
-            pass
-        finally:
-            self._pauses.discard(waiter)
-
-    def _probe_eagerly(self) -> None:
-        pauses, self._pauses = self._pauses, set()
-        for pause in pauses:
-            pause.wake(None)
-
-    def _all_down(self) -> bool:
-        return all(self.health.is_down(node.uuid) for node in self.snapshot.nodes())
+            self.changes.ring()

@@ -137,13 +137,13 @@ class Executor:
         """Give back a connection."""
         pool.give(link)
         if self.closed:
-            self._cluster.changed()
+            self._cluster.changes.ring()
 
     def leaders_moved(self, replicasets: frozenset[str]) -> None:
         """Leaders have changed: what that may have left hanging is ended after a short grace."""
         suspects = self.flights.suspects(replicasets)
         if suspects:
-            self._cluster.spawn(self.flights.end_if_stuck(suspects), "picopyn stuck calls")
+            self._cluster.jobs.spawn(self.flights.end_if_stuck(suspects), "picopyn stuck calls")
 
     def plan(self, request: Request) -> tuple[Plan, CompiledRoute | None]:
         """The plan of a call as of now, and the route it was made from; nothing is sent."""
@@ -186,7 +186,7 @@ class Executor:
         try:
             return await method(request.query, *request.args, timeout=self._remaining(request))
         except Exception as error:
-            if self._fault(error) is not Fault.STALE_PLAN:
+            if self._cluster.fault(error) is not Fault.STALE_PLAN:
                 raise
         # prepared before the schema changed: nothing was done, so once more, freshly prepared, on the same connection
         request.prepared_again = True
@@ -214,11 +214,11 @@ class Executor:
     async def _wait(self, request: Request, plan: Plan) -> None:
         if plan.wait is Wait.LEARN:
             request.asked = True
-            self._cluster.spawn(self._learn(request.query), "picopyn learn")
+            self._cluster.jobs.spawn(self._learn(request.query), "picopyn learn")
         self._cluster.ask_refresh()
         request.waited = True
         try:
-            await self._cluster.wait_change(self._patience(request))
+            await self._cluster.changes.wait(self._patience(request))
         except TimeoutError as error:
             raise self._not_acquired(request, failures.awaited(plan, self._cluster.snapshot)) from error
 
@@ -231,21 +231,21 @@ class Executor:
             raise self._not_acquired(request, "a reachable node")
         pause = now + min(BACK_OFF * 2.0**rounds, LONGEST_BACK_OFF)
         try:
-            await self._cluster.wait_change(pause if patience is None else min(patience, pause))
+            await self._cluster.changes.wait(pause if patience is None else min(patience, pause))
         except TimeoutError:
             return
 
     async def _learn(self, query: str) -> None:
         await self._learner.get_query_metadata(query, ask_without_parameters=True)
-        self._cluster.changed()
+        self._cluster.changes.ring()
 
     async def _await_refresh(self, request: Request, doubtful: Node) -> None:
         cluster = self._cluster
-        seen = cluster.refreshes
+        seen = cluster.changes.looks
         cluster.ask_refresh(doubtful)
         try:
-            while cluster.refreshes == seen and not self.closed:
-                await cluster.wait_change(self._patience(request))
+            while cluster.changes.looks == seen and not self.closed:
+                await cluster.changes.wait(self._patience(request))
         except TimeoutError as error:
             raise self._not_acquired(request, "a newer look at the cluster") from error
 
@@ -273,7 +273,7 @@ class Executor:
             repeatable = self._repeatable(request)
             self._counters.outcome_unknown += not repeatable
             raise failures.timed_out(request, pool.node, repeatable=repeatable) from error
-        fault = self._fault(error)
+        fault = self._cluster.fault(error)
         if fault in (Fault.LOST, Fault.NOT_SENT):
             pool.drop(link, "broken")
         else:
@@ -306,13 +306,6 @@ class Executor:
             raise request.annotate(ConnectionLost(f"{node.address}: {failures.first_line(error)}")) from error
         raise error
 
-    def _fault(self, error: Exception) -> Fault:
-        fault = self._cluster.runtime.fault(error)
-        if fault is not None:
-            return fault
-        sqlstate = getattr(error, "sqlstate", None)
-        return Fault.STATEMENT if sqlstate is None else self._dialect.fault(sqlstate, str(error))
-
     def _repeatable(self, request: Request) -> bool:
         if request.idempotent is not None:
             return request.idempotent
@@ -329,7 +322,7 @@ class Executor:
 
     def _unreachable(self, request: Request, node: Node, error: NodeUnreachable) -> None:
         cause = error.__cause__
-        if isinstance(cause, Exception) and self._fault(cause) is Fault.AUTH:
+        if isinstance(cause, Exception) and self._cluster.fault(cause) is Fault.AUTH:
             raise AuthenticationFailed(f"{node.address}: {failures.first_line(cause)}") from cause
         request.tried(node, str(error))
 

@@ -1,8 +1,8 @@
 """Connections to one node, of one kind: taking, giving back, opening, losing.
 
 Decisions are made by `Slots` under the lock; opening, waking and closing happen outside of it. A connection whose state
-is not known to be idle is dropped, never kept. Opening is always a background job: a caller waits for *a* connection, not
-for the one being opened.
+is not known to be idle is dropped, never kept. Opening is always a background job: a caller waits for *a* connection,
+not for the one being opened.
 """
 
 from __future__ import annotations

@@ -33,8 +33,21 @@ def few_buckets(ranges: Sequence[tuple[int, int]], bucket_counts: Mapping[str, i
     """
     if len(ranges) == 1 and ranges[0][0] == 1 and ranges[0][1] in bucket_counts.values():
         return None
-    if sum(last - first + 1 for first, last in ranges) > MAX_BUCKETS:
+    if _count(ranges) > MAX_BUCKETS:
         return None
+    return _expanded(ranges)
+
+
+def agrees(expected: frozenset[int], ranges: Sequence[tuple[int, int]]) -> bool:
+    """Whether the buckets named are exactly the expected ones."""
+    return _count(ranges) == len(expected) and _expanded(ranges) == expected
+
+
+def _count(ranges: Sequence[tuple[int, int]]) -> int:
+    return sum(last - first + 1 for first, last in ranges)
+
+
+def _expanded(ranges: Sequence[tuple[int, int]]) -> frozenset[int]:
     return frozenset(bucket for first, last in ranges for bucket in range(first, last + 1))
 
 
@@ -76,4 +89,4 @@ def check(
         return True
     if scope.name == "UNKNOWN":
         return route.evidence == 0
-    return expected == few_buckets(ranges, bucket_counts)
+    return agrees(expected, ranges)

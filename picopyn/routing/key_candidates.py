@@ -15,7 +15,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import permutations, product
+from itertools import chain, permutations, product
 from typing import Any, Final
 
 from picopyn.routing.route import KeyPart
@@ -90,6 +90,9 @@ class Candidates:
         self._bucket = partial(_bucket, key_hash, bucket_count)
         self._bucket_count = bucket_count
         self._parts = [KeyPart(i, oid, form) for i, oid in enumerate(oids) for form in key_hash.forms(oid)]
+        self._places: dict[int, list[int]] = {}
+        for place, part in enumerate(self._parts):
+            self._places.setdefault(part.parameter, []).append(place)
         self._encoders = [key_hash.encoder(part.oid, part.form) for part in self._parts]
         self._observations: list[_Observation] = []
         self._fitting: list[_Choice] = []
@@ -124,16 +127,15 @@ class Candidates:
         Args:
             groups: For each bucket of one answer, the parameters on which it was seen to depend.
         """
-        for group in groups:
-            if 0 < len(group) <= MAX_LENGTH and math.factorial(len(group)) <= MAX_TRIED:
-                for order in permutations(sorted(group)):
-                    self._try(self._with_forms(order))
+        orders = [
+            permutations(sorted(group))
+            for group in groups
+            if 0 < len(group) <= MAX_LENGTH and math.factorial(len(group)) <= MAX_TRIED
+        ]
+        self._try(choice for order in chain.from_iterable(orders) for choice in self._with_forms(order))
 
     def _with_forms(self, order: Sequence[int]) -> Iterator[_Choice]:
-        places: dict[int, list[int]] = {}
-        for place, part in enumerate(self._parts):
-            places.setdefault(part.parameter, []).append(place)
-        return product(*(places.get(position, ()) for position in order))
+        return product(*(self._places.get(position, ()) for position in order))
 
     def _try(self, choices: Iterable[_Choice]) -> None:
         known = set(self._fitting)
@@ -176,8 +178,13 @@ class Candidates:
             weights.append(self._weight(seen.arguments for seen in self._observations) - first)
         evidence = min(weights) - math.log2(self._tried)
         keys = tuple(tuple(self._parts[place] for place in choice) for choice in choices)
-        positions = {tuple(part.parameter for part in key) for key in keys}
-        return Explanation(keys, constants, max(evidence, 0.0), len(positions) < len(keys))
+        return Explanation(keys, constants, max(evidence, 0.0), self._undecided(choices))
+
+    def _undecided(self, choices: tuple[_Choice, ...]) -> bool:
+        """Whether two keys differ in forms only, or no observation has told them apart."""
+        positions = {tuple(self._parts[place].parameter for place in choice) for choice in choices}
+        seen_as = {tuple(seen.encoding(choice) for seen in self._observations) for choice in choices}
+        return min(len(positions), len(seen_as)) < len(choices)
 
     def _weight(self, seen_as: Iterable[Any]) -> float:
         """Bits of the observations in which something was seen that had not been seen before."""

@@ -13,7 +13,7 @@ from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from picopyn.routing.key_answers import Scope, check, few_buckets
+from picopyn.routing.key_answers import Scope, agrees, check, few_buckets
 from picopyn.routing.key_candidates import Candidates, Explanation
 from picopyn.routing.key_corners import Corners
 from picopyn.routing.key_values import SUPPORTED, ValueMaker, literals
@@ -23,6 +23,8 @@ from picopyn.routing.sharding import KeyHash, compile_route
 if TYPE_CHECKING:
     from random import Random
 
+
+__all__ = ["ENOUGH_EVIDENCE", "MAX_PARAMETERS", "MAX_QUESTIONS", "KeyProbe", "Question", "Scope", "check"]
 
 #: Questions about one text, at most. *Source*: key-probe.md rule 5 (discovery must stay cheap).
 MAX_QUESTIONS: Final = 64
@@ -36,6 +38,7 @@ ENOUGH_EVIDENCE: Final = 40.0
 #: Bits that confirm a key the server has named itself.
 ENOUGH_CONFIRMATION: Final = 20.0
 
+_NAMES_BUCKETS: Final = ("EXACT", "AT_MOST")
 _MAX_REFUSALS: Final = 4
 _CORNERS_KEPT_FREE: Final = 12
 _MAX_STALE: Final = 4
@@ -295,7 +298,7 @@ class KeyProbe:
             if expected is None:
                 continue
             reply = yield arguments
-            if reply.scope and not self._agrees(expected, reply):
+            if reply.scope and not (reply.scope in _NAMES_BUCKETS and agrees(expected, reply.ranges)):
                 raise _NotKeyed("its buckets depend on more than the key")
 
     def _corner_limit(self, route: StatementRoute) -> int:
@@ -326,8 +329,3 @@ class KeyProbe:
         if not buckets:
             raise _NotKeyed("the server names no bucket")
         return buckets
-
-    def _agrees(self, expected: frozenset[int], reply: _Reply) -> bool:
-        if reply.scope not in ("EXACT", "AT_MOST"):
-            return False
-        return few_buckets(reply.ranges, self._bucket_counts) == expected

@@ -80,7 +80,8 @@ class ValueMaker:
         self.oids = tuple(oids)
         self.caution = 0
         self._rng = rng
-        self._flags = [bool(rng.getrandbits(1)) for _ in self.oids]
+        self._booleans = [position for position, oid in enumerate(self.oids) if oid == BOOL]
+        self._turned = rng.getrandbits(1)
 
     def arguments(self, stage: int) -> list[Any]:
         """Random arguments, no two of one type equal.
@@ -88,8 +89,6 @@ class ValueMaker:
         Args:
             stage: Number of the question: kinds of doubles, sizes of numbers and booleans take turns with it.
         """
-        if stage % 2 == 0:
-            self._flags = [bool(self._rng.getrandbits(1)) for _ in self.oids]
         used: set[Any] = set()
         made = []
         for position, oid in enumerate(self.oids):
@@ -112,11 +111,17 @@ class ValueMaker:
 
     def _one(self, position: int, oid: int, stage: int) -> Any:
         if oid == BOOL:
-            return self._flags[position] ^ bool(stage % 2)
+            return self._flag(self._booleans.index(position), stage)
         if oid == FLOAT8:
             return self._double(stage + position)
         maker = _MAKERS.get(oid)
         return None if maker is None else maker(self, oid, stage)
+
+    def _flag(self, order: int, stage: int) -> bool:
+        """The first three booleans take different turns, so that four questions tell them apart."""
+        turns = (stage, stage // 2, stage + stage // 2)
+        turn = turns[order] + self._turned if order < len(turns) else self._rng.getrandbits(1)
+        return turn % 2 == 1
 
     def _double(self, turn: int) -> float:
         """Fractional, integral, ≥ 2⁶³ in turn: only all three together tell the forms of a double apart."""
@@ -172,7 +177,7 @@ _MAKERS: Final[dict[int, Callable[[ValueMaker, int, int], Any]]] = {
 
 def corner_values(oid: int) -> tuple[Any, ...]:
     """Values of one type that conditions like to mention."""
-    numbers = (0, 1, -1)
+    numbers = (0, 1, -1, -_SMALL - 1)
     if oid in INTEGERS:
         return numbers
     if oid == NUMERIC:

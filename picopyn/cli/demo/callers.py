@@ -6,7 +6,7 @@ This file decides what a caller does next and what goes into the books. It must 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from random import Random
 from typing import Any, Protocol
@@ -16,9 +16,6 @@ from picopyn.cli.demo.ledger import Ledger, State
 from picopyn.cli.demo.tables import Table
 from picopyn.cli.demo.tally import Tally, WrongAnswer
 from picopyn.errors import OutcomeUnknown
-
-#: A caller with fewer rows than this inserts; one with twice as many deletes.
-_FEW_ROWS = 10
 
 
 class Caller(Protocol):
@@ -85,51 +82,50 @@ class Books:
 
 
 class MixedCaller:
-    """INSERT, SELECT, UPDATE and DELETE by key, in random order.
+    """INSERT, SELECT, UPDATE and DELETE by key, in random order, on rows of its own.
 
     Args:
         books: Where it calls.
-        numbers: Numbers for new rows; nobody else gets them. It may end: then no more rows are made.
+        numbers: Numbers of its rows; nobody else gets them. A deleted one is used again.
         rng: Source of randomness.
     """
 
-    def __init__(self, books: Books, numbers: Iterator[int], rng: Random) -> None:
+    def __init__(self, books: Books, numbers: Sequence[int], rng: Random) -> None:
         self._books = books
-        self._numbers = numbers
         self._rng = rng
+        self._free = list(numbers)
         self._rows: list[int] = []
-        self._versions = 0
+        self._changes = 0
 
     async def step(self, tally: Tally) -> None:
         """Make one call."""
         draw = self._rng.random()
-        if len(self._rows) < _FEW_ROWS or draw < 0.3:
+        if self._free and (not self._rows or draw < 0.3):
             await self._insert(tally)
+        elif not self._rows:
+            return
         elif draw < 0.6:
             await self._books.read(tally, self._rng.choice(self._rows))
-        elif draw < 0.8 or len(self._rows) < 2 * _FEW_ROWS:
+        elif draw < 0.8 or len(self._rows) < len(self._free):
             await self._update(tally)
         else:
             await self._delete(tally)
 
     async def _insert(self, tally: Tally) -> None:
-        number = next(self._numbers, None)
-        if number is None:
-            await self._update(tally)
-        elif await self._books.insert(tally, number, "new"):
+        number = self._free.pop(self._rng.randrange(len(self._free)))
+        if await self._books.insert(tally, number, "new"):
             self._rows.append(number)
 
     async def _update(self, tally: Tally) -> None:
-        if not self._rows:
-            return
         number = self._rng.choice(self._rows)
-        self._versions += 1
-        if not await self._books.update(tally, number, f"version {self._versions}"):
+        self._changes += 1
+        if not await self._books.update(tally, number, f"change {self._changes}"):
             self._rows.remove(number)
 
     async def _delete(self, tally: Tally) -> None:
         number = self._rows.pop(self._rng.randrange(len(self._rows)))
-        await self._books.delete(tally, number)
+        if await self._books.delete(tally, number):
+            self._free.append(number)
 
 
 class Reader:
@@ -161,7 +157,7 @@ class Writer:
             return
         self._turn += 1
         number = self._rows[self._turn % len(self._rows)]
-        if not await self._books.update(tally, number, f"version {self._turn}"):
+        if not await self._books.update(tally, number, f"change {self._turn}"):
             self._rows.remove(number)
 
 

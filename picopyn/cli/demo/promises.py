@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from picopyn.cli.demo.tally import Tally
+
 #: Least share of keyed statements that go straight to their owner once the driver has warmed up.
 DIRECT_SHARE = 0.99
 
@@ -38,3 +40,22 @@ def share(part: int, rest: int) -> float:
 def percent(value: float) -> str:
     """A share as text that never rounds up to 100 %."""
     return "100 %" if value >= 1 else f"{min(value * 100, 99.99):.2f} %"
+
+
+def no_failure(text: str, *tallies: Tally, unknown_too: bool = False) -> Promise:
+    """The promise that no call failed.
+
+    Args:
+        text: The promise.
+        *tallies: Whose calls.
+        unknown_too: Unknown outcomes do not break it: something was killed while these calls ran.
+    """
+    failures = [failure for tally in tallies for failure in tally.failures]
+    good = sum(tally.good for tally in tallies)
+    unknown = sum(tally.unknown for tally in tallies)
+    evidence = f"{len(failures)} of {good + len(failures) + unknown} failed"
+    if unknown:
+        evidence += f", {unknown} with unknown outcome"
+    if failures:
+        evidence += f": {failures[0]}"
+    return Promise(text, good > 0 and not failures and (unknown_too or not unknown), evidence)

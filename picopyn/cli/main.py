@@ -41,9 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="picopyn", description="A Python driver for PostgreSQL-speaking clusters."
-    )
+    parser = argparse.ArgumentParser(prog="picopyn", description="A Python driver for PostgreSQL-speaking clusters.")
     parser.add_argument("--version", action="version", version=f"picopyn {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="command")
     demo = commands.add_parser("demo", help="see it work on a cluster of its own", description=_DEMO)

@@ -24,8 +24,8 @@ async def play(stage: Stage, callers: Sequence[Caller]) -> list[Promise]:
     """Play the act; gives what it promised."""
     stage.screen.act(
         "Act 1: every statement to its owner",
-        "Four verbs by key on two tables. Which parameters form the key, the driver learned from the server's own\n"
-        "answers. The counts are the cluster's: direct = executed by the instance it was sent to.",
+        "INSERT, SELECT, UPDATE and DELETE by key on two tables. Which parameters form the key, the driver learned from "
+        "the server's answers. Bucket and node are those of row 42.",
     )
     await _learn(stage)
     tally = Tally()
@@ -42,14 +42,18 @@ async def play(stage: Stage, callers: Sequence[Caller]) -> list[Promise]:
 
 async def _learn(stage: Stage) -> None:
     """Ask about every text once, and show what was learned."""
-    picture = grid("statement", "key", "for key 42: bucket", "sent to")
+    picture = grid("statement", "key", "bucket", "sent to")
     for table in TABLES:
         for text, arguments in table.texts.items():
             route = await stage.pool.explain_route(text, *arguments)
             key = ", ".join(f"${number}" for number in route.key_parameters[0]) if route.key_parameters else "none"
             buckets = ", ".join(map(str, route.buckets))
-            picture.add_row(text, f"({key})", f"{buckets} of {route.owner}", route.candidates[0].split(" ")[0])
+            picture.add_row(text, f"({key})", buckets, _first_word(route.candidates))
     stage.screen.show(picture)
+
+
+def _first_word(candidates: Sequence[str]) -> str:
+    return candidates[0].split(" ")[0] if candidates else "nowhere yet"
 
 
 async def _show(stage: Stage, watch: Watch, tally: Tally, began: float) -> Mapping[str, Counters]:
@@ -68,7 +72,7 @@ def _promises(tally: Tally, counters: Mapping[str, Counters]) -> list[Promise]:
     reached = share(direct, forwarded)
     return [
         Promise(
-            f"at least {DIRECT_SHARE:.0%} of the keyed statements went straight to their owner",
+            f"at least {percent(DIRECT_SHARE)} of the keyed statements went straight to their owner",
             reached >= DIRECT_SHARE and direct > 0,
             f"{percent(reached)} of {direct + forwarded}",
         ),

@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from rich.console import Group, RenderableType
 from rich.text import Text
@@ -18,6 +19,8 @@ from picopyn.cli.demo.tally import Tally
 from picopyn.cli.demo.timeline import marks, spark
 
 _STEP = 0.125
+#: Columns of the picture that are not timeline.
+_OTHER_COLUMNS = 24
 _LOOK = 0.02
 
 
@@ -52,11 +55,18 @@ class Move:
         """How many move."""
         return self.last - self.first + 1
 
-    def shares(self) -> list[tuple[float, float]]:
-        """Statements per second and the direct share of them, for each step."""
-        steps = zip(self.counts, self.counts[1:], strict=False)
+    @property
+    def lag(self) -> float | None:
+        """Seconds from the last bucket's move to the driver's knowing it; None when it does not know yet."""
+        if self.known is None or self.settled is None:
+            return None
+        return max(self.known - self.settled, 0.0)
+
+    def rates(self) -> list[tuple[float, float]]:
+        """Direct and forwarded statements per second, for each step."""
         return [
-            ((d1 + f1 - d0 - f0) / (t1 - t0), share(d1 - d0, f1 - f0)) for (t0, d0, f0), (t1, d1, f1) in steps
+            ((direct - d) / (at - t), (forwarded - f) / (at - t))
+            for (t, d, f), (at, direct, forwarded) in pairwise(self.counts)
         ]
 
     def since(self, moment: float | None) -> tuple[int, int]:
@@ -76,22 +86,20 @@ async def play(stage: Stage, callers: Sequence[Caller]) -> list[Promise]:
     move = await asyncio.to_thread(_plan, stage)
     stage.screen.act(
         "Act 2: buckets move under the load",
-        f"{move.buckets} of {move.source}'s buckets go to {move.target}, in steps. The driver looks at the cluster every "
-        f"{stage.pace.topology_update_interval:g} s\n(its default is 5 s); until it knows, the servers forward.",
+        f"{move.buckets} of {move.source}'s buckets go to {move.target}, in steps. The driver looks at the cluster "
+        f"every {stage.pace.topology_update_interval:g} s here (5 s by default); until it knows, the servers forward.",
     )
     await asyncio.to_thread(stage.cluster.reset_counters)
     tally = Tally()
+    move.began = time.monotonic()
     with stage.screen.watch() as watch:
-        async with calling([(caller, tally) for caller in callers], stage.pace.pause):
-            happening = asyncio.create_task(_move(stage, move), name="demo move")
-            try:
-                while not happening.done():
-                    await asyncio.sleep(_STEP)
-                    await _count(stage, move)
-                    watch.show(_picture(stage, move, tally), _line(stage, move, tally))
-                await happening
-            finally:
-                happening.cancel()
+        load = calling([(caller, tally) for caller in callers], stage.pace.pause)
+        async with load, asyncio.TaskGroup() as group:
+            happening = group.create_task(_move(stage, move), name="demo move")
+            while not happening.done():
+                await asyncio.sleep(_STEP)
+                await _count(stage, move)
+                watch.show(_picture(stage, move, tally), _line(stage, move, tally))
     return _promises(move, tally)
 
 
@@ -132,38 +140,45 @@ async def _count(stage: Stage, move: Move) -> None:
 
 
 def _picture(stage: Stage, move: Move, tally: Tally) -> RenderableType:
-    steps = move.shares()[-60:]
-    names = ((move.ordered, "move"), (move.settled, "moved"), (move.known, "driver knows"))
-    shift = max(len(move.shares()) - 60, 0)
-    ruler = marks([(move.column(at) - shift, name) for at, name in names if at and move.column(at) >= shift])
-    picture = grid("", "", "now", numbers=["now"])
-    picture.add_row("", Text(ruler, style="bold"), "")
-    speeds, direct = [speed for speed, _ in steps], [part for _, part in steps]
-    top = max(speeds, default=0.0)
-    picture.add_row("calls/s", Text(spark(speeds, top), style="cyan"), f"{speeds[-1]:.0f}" if speeds else "")
-    picture.add_row(
-        "direct", Text(spark(direct, 1.0), style="green"), percent(direct[-1]) if direct else ""
-    )
+    rates = move.rates()
+    hidden = max(len(rates) - max(stage.screen.width - _OTHER_COLUMNS, 10), 0)
+    shown = rates[hidden:]
+    picture = grid("statements per second", "", "now", numbers=["now"])
+    picture.add_row("", Text(_ruler(move, hidden), style="bold"), "")
+    for name, style, values in (
+        ("direct", "green", [direct for direct, _ in shown]),
+        ("forwarded", "yellow", [forwarded for _, forwarded in shown]),
+    ):
+        line = Text(spark(values, max(values, default=0.0)), style=style)
+        picture.add_row(name, line, f"{values[-1]:.0f}" if values else "")
     return Group(picture, _state(stage, move, tally))
 
 
+def _ruler(move: Move, hidden: int) -> str:
+    named = ((move.ordered, "moving"), (move.settled, "moved"), (move.known, "driver knows"))
+    columns = [(move.column(at) - hidden, name) for at, name in named if at is not None]
+    return marks([(column, name) for column, name in columns if column >= 0])
+
+
 def _state(stage: Stage, move: Move, tally: Tally) -> str:
-    text = f"the driver knows {_known(stage, move)} of {move.buckets} moved buckets, {len(tally.failures)} of {tally.good} calls failed"
-    if move.settled is not None and move.known is not None:
-        text += f"; it followed {max(move.known - move.settled, 0.0):.2f} s after the last bucket had moved"
-    return text
+    known, lag = _known(stage, move), move.lag
+    text = (
+        f"the driver knows {known} of {move.buckets} moved buckets; {len(tally.failures)} of {tally.good} calls failed"
+    )
+    return text if lag is None else f"{text}; it followed {lag:.2f} s after the last had moved"
 
 
 def _line(stage: Stage, move: Move, tally: Tally) -> str:
-    speed, direct = (move.shares() or [(0.0, 1.0)])[-1]
-    return f"{time.monotonic() - move.began:4.1f} s: {speed:.0f} calls/s, {percent(direct)} direct; {_state(stage, move, tally)}"
+    direct, forwarded = (move.rates() or [(0.0, 0.0)])[-1]
+    seconds = time.monotonic() - move.began
+    return f"{seconds:4.1f} s: direct {direct:.0f}/s, forwarded {forwarded:.0f}/s; {_state(stage, move, tally)}"
 
 
 def _promises(move: Move, tally: Tally) -> list[Promise]:
     direct, forwarded = move.since(move.known)
     followed = "not followed"
-    if move.known is not None and move.settled is not None:
-        followed = f"{max(move.known - move.settled, 0.0):.2f} s after the move, then {percent(share(direct, forwarded))} direct"
+    if move.lag is not None:
+        followed = f"{move.lag:.2f} s after the move, then {percent(share(direct, forwarded))} direct"
     return [
         no_failure(f"no call failed while {move.buckets} buckets moved", tally),
         Promise(

@@ -46,9 +46,7 @@ class Books:
 
     async def delete(self, tally: Tally, number: int) -> bool:
         """Delete a row; False when it is not known to be gone afterwards."""
-        return await self._write(
-            tally, "DELETE 1", number, None, self._table.delete, *self._table.key(number)
-        )
+        return await self._write(tally, "DELETE 1", number, None, self._table.delete, *self._table.key(number))
 
     async def read(self, tally: Tally, number: int, role: str | None = None) -> None:
         """Read a row; another state than the books say is a failed call."""
@@ -60,9 +58,7 @@ class Books:
         except Exception:
             return
 
-    async def _write(
-        self, tally: Tally, status: str, number: int, state: State, text: str, *arguments: Any
-    ) -> bool:
+    async def _write(self, tally: Tally, status: str, number: int, state: State, text: str, *arguments: Any) -> bool:
         key = (self._table.name, self._table.key(number))
         try:
             with tally.timing():
@@ -162,9 +158,7 @@ class Writer:
 
 
 @asynccontextmanager
-async def calling(
-    callers: Sequence[tuple[Caller, Tally]], pause: float
-) -> AsyncIterator[None]:
+async def calling(callers: Sequence[tuple[Caller, Tally]], pause: float) -> AsyncIterator[None]:
     """Callers at work while the block runs; at its end each finishes its last call.
 
     Args:

@@ -22,18 +22,14 @@ def grid(*columns: str, numbers: Iterable[str] = (), title: str | None = None) -
         numbers: Those of them below which numbers stand.
         title: Line above it.
     """
-    made = Grid(
-        box=box.SIMPLE_HEAD, pad_edge=False, title=title, title_justify="left", header_style="bold"
-    )
+    made = Grid(box=box.SIMPLE_HEAD, pad_edge=False, title=title, title_justify="left", header_style="bold")
     right = set(numbers)
     for column in columns:
         made.add_column(column, justify="right" if column in right else "left", no_wrap=True)
     return made
 
 
-def topology_picture(
-    instances: Mapping[str, Instance], leaders: Mapping[str, str], owned: Mapping[str, str]
-) -> Grid:
+def topology_picture(instances: Mapping[str, Instance], leaders: Mapping[str, str], owned: Mapping[str, str]) -> Grid:
     """The cluster.
 
     Args:
@@ -59,9 +55,7 @@ def counters_picture(
 ) -> Grid:
     """What each instance executed by itself as the owner, and what it had to forward."""
     headings = [kind.upper() for kind in KINDS]
-    made = grid(
-        "instance", "role", *headings, "direct", "forwarded", numbers=[*headings, "direct", "forwarded"]
-    )
+    made = grid("instance", "role", *headings, "direct", "forwarded", numbers=[*headings, "direct", "forwarded"])
     for name, counted in counters.items():
         leads = leaders.get(instances[name].replicaset) == name
         kinds = [str(counted.direct_by_kind.get(kind, 0) + counted.forwarded_by_kind.get(kind, 0)) for kind in KINDS]

@@ -27,20 +27,18 @@ def play(pace: Pace, screen: Screen | None = None) -> int:
     screen = screen or Screen()
     began = time.monotonic()
     screen.title(f"picopyn {__version__}: a sharded cluster on this machine, and what the driver does with it")
-    cluster = PicodataCluster(
-        replicasets=2, replication=2, auto_offline_timeout=pace.auto_offline_timeout
-    )
+    cluster = PicodataCluster(replicasets=2, replication=2, auto_offline_timeout=pace.auto_offline_timeout)
     try:
         with screen.busy("starting two replicasets of two instances"):
             cluster.start()
-        promises = asyncio.run(_acts(cluster, screen, pace, began))
+        promises, contrast = asyncio.run(_acts(cluster, screen, pace, began))
     finally:
         with screen.busy("stopping everything"):
             cluster.shutdown()
-    return _summary(screen, promises, time.monotonic() - began)
+    return _summary(screen, promises, contrast, time.monotonic() - began)
 
 
-async def _acts(cluster: PicodataCluster, screen: Screen, pace: Pace, began: float) -> list[Promise]:
+async def _acts(cluster: PicodataCluster, screen: Screen, pace: Pace, began: float) -> tuple[list[Promise], str]:
     for table in TABLES:
         cluster.execute(table.create)
     pool = Pool(
@@ -56,16 +54,16 @@ async def _acts(cluster: PicodataCluster, screen: Screen, pace: Pace, began: flo
         callers = stage.mixed_callers([stage.numbers(_ROWS_PER_CALLER) for _ in range(pace.callers)])
         promises = await act_load.play(stage, callers)
         promises += await act_move.play(stage, callers)
-        promises += await act_kill.play(stage)
+        kept, contrast = await act_kill.play(stage)
     audit = stage.ledger.audit(await asyncio.to_thread(lambda: list(verification.stored(cluster))))
-    return [*promises, verification.promise(audit)]
+    return [*promises, *kept, verification.promise(audit)], contrast
 
 
 def _opening(stage: Stage, seconds: float) -> None:
     """Say what there is, and draw the topology as the driver knows it."""
     stage.screen.say(
-        f"[green]ready[/] after {seconds:.1f} s. This is [bold]picopyn.testing.PicodataCluster[/]: it does what a real Picodata "
-        "26.1 was recorded to do,\nover rows in PostgreSQL. The driver found all of this by itself, from one connection string:"
+        f"[green]ready[/] after {seconds:.1f} s. This is [bold]picopyn.testing.PicodataCluster[/]: it does what "
+        "a real Picodata 26.1 was recorded to do. What the driver found out about it, from one connection string:"
     )
     stage.screen.show(topology_picture(stage.instances, stage.leaders, _owned(stage)))
 
@@ -82,7 +80,7 @@ def _owned(stage: Stage) -> dict[str, str]:
     return owned
 
 
-def _summary(screen: Screen, promises: list[Promise], seconds: float) -> int:
+def _summary(screen: Screen, promises: list[Promise], contrast: str, seconds: float) -> int:
     code = exit_code(promises)
     broken = sum(not promise.kept for promise in promises)
     screen.act("What was promised", "")
@@ -90,5 +88,6 @@ def _summary(screen: Screen, promises: list[Promise], seconds: float) -> int:
     verdict = f"[bold red]{broken} of {len(promises)} promises were broken.[/]"
     if code == 0:
         verdict = f"[bold green]All {len(promises)} promises were kept.[/]"
-    screen.say(f"\n{verdict} It took {seconds:.1f} s. Everything is stopped, nothing is left behind.")
+    screen.say(f"\n{contrast}")
+    screen.say(f"{verdict} It took {seconds:.1f} s. Everything is stopped, nothing is left behind.")
     return code

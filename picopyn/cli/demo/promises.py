@@ -38,8 +38,9 @@ def share(part: int, rest: int) -> float:
 
 
 def percent(value: float) -> str:
-    """A share as text that never rounds up to 100 %."""
-    return "100 %" if value >= 1 else f"{min(value * 100, 99.99):.2f} %"
+    """A share as text; what is not all is never rounded up to all."""
+    value = min(value, 0.9999) if value < 1 else 1.0
+    return f"{value * 100:.2f}".rstrip("0").rstrip(".") + " %"
 
 
 def no_failure(text: str, *tallies: Tally, unknown_too: bool = False) -> Promise:

@@ -1,7 +1,7 @@
 """The client beside the driver: plain asyncpg connections to every node, taken in turn, no routing.
 
-It is as good as such a client can be: it has a timeout for each call, drops a connection that timed out, opens a new one,
-and leaves out a node that refuses. It does not know which node owns a row.
+It is as good as such a client can be: it has a timeout for each call, drops a connection that timed out and opens a new
+one, and goes on at once where a node refuses. It does not know which node owns a row.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from picopyn.testing import Instance
 
 #: Longest time of one call, and of one connect (seconds).
 TIMEOUT = 1.0
-_REFUSED_PAUSE = 0.05
 
 
 class RoundRobinCaller:
@@ -58,7 +57,6 @@ class RoundRobinCaller:
                     await connection.fetchrow(self._query, *self._keys[turn % len(self._keys)])
         except (TimeoutError, OSError, asyncpg.PostgresError, asyncpg.InterfaceError):
             self._drop(instance.name)
-            await asyncio.sleep(_REFUSED_PAUSE)
 
     def close(self) -> None:
         """Drop every connection."""
@@ -68,9 +66,7 @@ class RoundRobinCaller:
     async def _connection(self, instance: Instance) -> asyncpg.Connection[Any]:
         connection = self._open.get(instance.name)
         if connection is None or connection.is_closed():
-            connection = await asyncpg.connect(
-                host=instance.host, port=instance.port, ssl=False, **self._credentials
-            )
+            connection = await asyncpg.connect(host=instance.host, port=instance.port, ssl=False, **self._credentials)
             self._open[instance.name] = connection
         return connection
 

@@ -42,7 +42,7 @@ class Watch:
             self._live.update(picture, refresh=True)
         elif time.monotonic() - self._said >= _LINE_EVERY:
             self._said = time.monotonic()
-            self._console.print(f"  {line}", markup=False)
+            self._console.print(f"  {line}", markup=False, soft_wrap=True)
 
 
 class Screen:
@@ -50,6 +50,11 @@ class Screen:
 
     def __init__(self, console: Console | None = None) -> None:
         self._console = console or _console()
+
+    @property
+    def width(self) -> int:
+        """Columns there are."""
+        return self._console.width
 
     def title(self, text: str) -> None:
         """The first line."""
@@ -60,7 +65,8 @@ class Screen:
         """Begin an act: its title, and in a sentence or two what will happen."""
         self._console.print()
         self._console.print(Rule(Text(title, style="bold cyan"), align="left", style="cyan"))
-        self._console.print(Text(plot, style="dim"))
+        if plot:
+            self._console.print(Text(plot, style="dim"))
 
     def say(self, text: str) -> None:
         """A line in rich's markup."""

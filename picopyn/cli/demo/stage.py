@@ -41,7 +41,7 @@ class Pace:
     before: float = 1.5
     after: float = 2.0
     give_up: float = 12.0
-    callers: int = 8
+    callers: int = 6
     pause: float = 0.01
 
 

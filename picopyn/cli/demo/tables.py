@@ -1,7 +1,7 @@
 """The tables the demo works on, and the texts it works with. Pure.
 
 Two tables: one whose key is a number, one whose key is made of two columns. The composite one names its key in another
-order in its UPDATE than in its other texts, and its new value comes first: a driver that guesses by position goes wrong.
+order in its UPDATE than elsewhere, after the new value: a driver that guesses by position goes wrong.
 """
 
 from __future__ import annotations
@@ -63,15 +63,12 @@ ORDERS = Table(
 
 PAYMENTS = Table(
     name="payments",
-    create=(
-        "CREATE TABLE payments (shop TEXT, number INT, state TEXT, PRIMARY KEY (shop, number)) "
-        "DISTRIBUTED BY (shop, number)"
-    ),
+    create=("CREATE TABLE payments (shop TEXT, nr INT, state TEXT, PRIMARY KEY (shop, nr)) DISTRIBUTED BY (shop, nr)"),
     insert="INSERT INTO payments VALUES ($1, $2, $3)",
-    select="SELECT state FROM payments WHERE shop = $1 AND number = $2",
-    update="UPDATE payments SET state = $1 WHERE number = $2 AND shop = $3",
-    delete="DELETE FROM payments WHERE shop = $1 AND number = $2",
-    everything="SELECT shop, number, state FROM payments OPTION (SQL_MOTION_ROW_MAX = 0)",
+    select="SELECT state FROM payments WHERE shop = $1 AND nr = $2",
+    update="UPDATE payments SET state = $1 WHERE nr = $2 AND shop = $3",
+    delete="DELETE FROM payments WHERE shop = $1 AND nr = $2",
+    everything="SELECT shop, nr, state FROM payments OPTION (SQL_MOTION_ROW_MAX = 0)",
     key=lambda number: (f"shop-{number % 7}", number),
     update_arguments=lambda key, state: (state, key[1], key[0]),
 )

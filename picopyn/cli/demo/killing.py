@@ -63,9 +63,9 @@ class Killing:
 def promises(killing: Killing) -> list[Promise]:
     """What the act promised."""
     name = killing.replicaset
-    others = no_failure("calls of all other buckets went on while there was no leader", killing.others)
-    reads = no_failure(f"reads of {name} with prefer_leader were answered by its replica", killing.reads)
-    writes = no_failure(f"writes of {name} waited, and came back with the new leader", killing.writes, unknown_too=True)
+    others = no_failure("calls of all other buckets go on", killing.others)
+    reads = no_failure(f"reads of {name}: its replica answers", killing.reads)
+    writes = no_failure(f"writes of {name}: wait, and come back", killing.writes, unknown_too=True)
     return [
         _during(killing, others, killing.others),
         _during(killing, reads, killing.reads),
@@ -77,7 +77,7 @@ def _during(killing: Killing, promise: Promise, tally: Tally) -> Promise:
     """The promise that calls did not fail, and went on in the outage too."""
     begin, end = killing.outage()
     evidence = (
-        f"{promise.evidence}; {tally.count(begin, end)} in these {end - begin:.1f} s, "
+        f"{promise.evidence}; {tally.count(begin, end)} in {end - begin:.1f} s without leader, "
         f"slowest {duration(tally.slowest(begin))}"
     )
     return Promise(promise.text, promise.kept and killing.went_on(tally), evidence)

@@ -85,8 +85,8 @@ def promises_picture(promises: Sequence[Promise]) -> Grid:
     """Every promise, ticked or not, with its evidence."""
     made = Grid(box=None, pad_edge=False, show_header=False, padding=(0, 1))
     made.add_column(no_wrap=True)
-    made.add_column(ratio=5)
-    made.add_column(ratio=4)
+    made.add_column(no_wrap=True)
+    made.add_column()
     for promise in promises:
         mark = Text("✓ kept  ", style="bold green") if promise.kept else Text("✗ BROKEN", style="bold red")
         made.add_row(mark, promise.text, Text(promise.evidence, style="dim" if promise.kept else "red"))

@@ -19,7 +19,14 @@ _ROWS_PER_CALLER = 100
 
 
 def play(pace: Pace, screen: Screen | None = None) -> int:
-    """Play it; gives the exit code.
+    """Play it.
+
+    Args:
+        pace: How long things take.
+        screen: Where it is shown; None: standard output.
+
+    Returns:
+        0 when every promise was kept, else 1.
 
     Raises:
         ClusterError: The cluster did not start.
@@ -35,7 +42,8 @@ def play(pace: Pace, screen: Screen | None = None) -> int:
     finally:
         with screen.busy("stopping everything"):
             cluster.shutdown()
-    return _summary(screen, promises, contrast, time.monotonic() - began)
+    conclude(screen, promises, contrast, time.monotonic() - began)
+    return exit_code(promises)
 
 
 async def _acts(cluster: PicodataCluster, screen: Screen, pace: Pace, began: float) -> tuple[list[Promise], str]:
@@ -80,14 +88,20 @@ def _owned(stage: Stage) -> dict[str, str]:
     return owned
 
 
-def _summary(screen: Screen, promises: list[Promise], contrast: str, seconds: float) -> int:
-    code = exit_code(promises)
+def conclude(screen: Screen, promises: list[Promise], contrast: str, seconds: float) -> None:
+    """Say how every promise turned out.
+
+    Args:
+        screen: Where.
+        promises: All of them.
+        contrast: What it was all about, in a sentence.
+        seconds: How long it took.
+    """
     broken = sum(not promise.kept for promise in promises)
     screen.act("What was promised", "")
     screen.show(promises_picture(promises))
-    verdict = f"[bold red]{broken} of {len(promises)} promises were broken.[/]"
-    if code == 0:
-        verdict = f"[bold green]All {len(promises)} promises were kept.[/]"
     screen.say(f"\n{contrast}")
+    verdict = f"[bold green]All {len(promises)} promises were kept.[/]"
+    if exit_code(promises):
+        verdict = f"[bold red]{broken} of {len(promises)} promises were broken.[/]"
     screen.say(f"{verdict} It took {seconds:.1f} s. Everything is stopped, nothing is left behind.")
-    return code

@@ -25,9 +25,9 @@ def _bar(value: float, top: float) -> str:
 
 
 def marks(named: Sequence[tuple[int, str]]) -> str:
-    """A line with `▼ name` above each named column; a mark that would cover the one before moves right."""
+    """A line with `▼ name` above each named column, given in order; one that would cover another moves right."""
     line = ""
-    for column, name in sorted(named):
+    for column, name in named:
         line = f"{line:<{column}}" if len(line) <= column else f"{line} "
         line += f"▼ {name}"
     return line

@@ -34,4 +34,4 @@ def promise(audit: Audit) -> Promise:
         evidence += ", " + ", ".join(named)
     if audit.unknown:
         evidence += f"; {audit.unknown} unknown, {audit.happened} of them happened"
-    return Promise("every acknowledged row is there exactly once, as acknowledged", audit.sound, evidence)
+    return Promise("every acknowledged row is there exactly once", audit.sound, evidence)

@@ -320,7 +320,7 @@ class QueryMetadataService:
                     self._clock.calm()
 
     async def _serve(self, job: Job) -> None:
-        """One discovery; a second try on another connection while somebody waits and the first node is silent."""
+        """One discovery; a second try if the tables changed, or the node was silent while somebody waits."""
         for _ in range(2):
             connection = await self._link.get()
             if connection is None:
@@ -328,7 +328,8 @@ class QueryMetadataService:
                 return
             finding = await self._dialogue.learn(connection, job.query)
             self._settle(job, finding)
-            if finding.outcome is not Outcome.TIMED_OUT or not job.urgent:
+            silent = finding.outcome is Outcome.TIMED_OUT and job.urgent
+            if not silent and finding.outcome is not Outcome.CHANGED:
                 return
 
     def _settle(self, job: Job, finding: Finding) -> None:
@@ -360,7 +361,7 @@ class QueryMetadataService:
         elif outcome is Outcome.REFUSED:
             self._counts["refused"] += 1
             self._rules.put_off(query, REFUSED_BACK_OFF, now)
-        elif outcome is Outcome.LATER:
+        elif outcome in (Outcome.LATER, Outcome.CHANGED):
             self._rules.put_off(query, FIRST_BACK_OFF, now)
         elif outcome is Outcome.TIMED_OUT:
             self._counts["timed_out"] += 1

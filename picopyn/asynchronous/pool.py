@@ -392,7 +392,8 @@ class Pool:
             except TimeoutError:
                 health = {node.address: cluster.health.of(node.uuid) for node in cluster.snapshot.nodes()}
                 reasons = {address: state.reason or "no answer yet" for address, state in health.items()}
-                raise NoNodeAvailable("no node of the cluster can be connected to", reasons) from None
+                what = "no node of the cluster can be connected to" if reasons else "the topology lists no usable node"
+                raise NoNodeAvailable(what, reasons) from None
 
     async def _open_connection(self, node: Node, purpose: Purpose) -> Any:
         connection = await self._dialer.dial((node.host, node.port), purpose)

@@ -6,6 +6,7 @@ This file decides about pauses and deadlines. It does not know what is asked.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
@@ -21,6 +22,8 @@ SAVED_SECONDS = 0.5
 QUESTION_SECONDS = 5.0
 #: The same while a call waits for the answer: then another node is tried sooner.
 HURRIED_SECONDS = 2.0
+#: Seconds a question counts for that was not answered in time: another node will be asked next.
+TIMED_OUT_SECONDS = 1.0
 
 
 class QuestionClock:
@@ -65,13 +68,16 @@ class QuestionClock:
             Exception: Whatever the question raised.
         """
         await self._turn()
-        begun = self._now()
+        begun, most = self._now(), math.inf
         try:
             async with asyncio.timeout(self._limit()) as self._deadline:
                 return await question()
+        except TimeoutError:
+            most = TIMED_OUT_SECONDS
+            raise
         finally:
             self._deadline = None
-            self._duty.spent(self._now() - begun, self._now())
+            self._duty.spent(min(most, self._now() - begun), self._now())
 
     @property
     def _hurried_seconds(self) -> float:

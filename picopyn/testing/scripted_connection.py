@@ -27,11 +27,16 @@ class Hang:
     def __init__(self, then: Answer = ()) -> None:
         self.then = then
         self.entered = asyncio.Event()
-        self.released = asyncio.Event()
+        self._released = asyncio.Event()
 
     def release(self) -> None:
-        """Let the answer come."""
-        self.released.set()
+        """Let the answer come, to everybody who waits for it now or later."""
+        self._released.set()
+
+    async def wait(self) -> None:
+        """Return when it is released."""
+        self.entered.set()
+        await self._released.wait()
 
 
 #: What a text is answered with: rows, an error to raise, a `Hang`, or a function of the arguments that
@@ -127,7 +132,8 @@ class ScriptedConnection:
         self._parameters: dict[str, tuple[int, ...]] = {}
         self._notices: dict[str, list[str]] = {}
         self._fallback: Answer | None = None
-        self._ended = asyncio.Event()
+        self._closed = False
+        self._hanging: asyncio.Task[Any] | None = None
         self._busy = False
 
     # The script
@@ -194,16 +200,18 @@ class ScriptedConnection:
 
     def is_closed(self) -> bool:
         """Whether it was closed or terminated."""
-        return self._ended.is_set()
+        return self._closed
 
     async def close(self, *, timeout: float | None = None) -> None:
         """Close."""
-        self.closed_politely = not self._ended.is_set()
-        self._ended.set()
+        self.closed_politely = not self._closed
+        self.terminate()
 
     def terminate(self) -> None:
         """Drop the connection: what is under way fails as it does in asyncpg."""
-        self._ended.set()
+        self._closed = True
+        if self._hanging is not None:
+            self._hanging.cancel()
 
     #: The server or the network drops the connection: the same, seen from the client.
     break_off = terminate
@@ -218,7 +226,7 @@ class ScriptedConnection:
     async def _answer(
         self, key: tuple[str, str], args: tuple[Any, ...], timeout: float | None
     ) -> Sequence[Any]:
-        if self._ended.is_set():
+        if self._closed:
             raise asyncpg.InterfaceError("connection is closed")
         if self._busy:
             raise asyncpg.InterfaceError("cannot perform operation: another operation is in progress")
@@ -247,19 +255,19 @@ class ScriptedConnection:
             return await self._play(answer.then, args)
         if isinstance(answer, BaseException):
             raise answer
-        if self._ended.is_set():
+        if self._closed:
             raise _broken()
         return answer
 
     async def _wait_for(self, hang: Hang) -> None:
-        hang.entered.set()
-        waits = [asyncio.ensure_future(event.wait()) for event in (hang.released, self._ended)]
+        # A task of its own, so that `terminate` can end the wait without cancelling the caller.
+        self._hanging = asyncio.ensure_future(hang.wait())
         try:
-            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({self._hanging})
         finally:
-            for wait in waits:
-                wait.cancel()
-        if self._ended.is_set():
+            self._hanging.cancel()
+            self._hanging = None
+        if self._closed:
             raise _broken()
 
 
@@ -279,7 +287,7 @@ class ScriptedStatement:
         """The text."""
         return self._query
 
-    async def fetch(self, *args: Any, timeout: float | None = None, record_class: Any = None) -> list[Any]:
+    async def fetch(self, *args: Any, timeout: float | None = None) -> list[Any]:
         """One execution."""
         return await self._connection.execute_prepared(self._query, args, timeout)
 
@@ -309,8 +317,7 @@ class ScriptedConnections:
         outcome = self._take()
         await asyncio.sleep(0)
         if isinstance(outcome, Hang):
-            outcome.entered.set()
-            await outcome.released.wait()
+            await outcome.wait()
             outcome = None
         if isinstance(outcome, BaseException):
             raise outcome
@@ -326,5 +333,3 @@ class ScriptedConnections:
 
 def _broken() -> asyncpg.PostgresConnectionError:
     return asyncpg.exceptions.ConnectionDoesNotExistError("connection was closed in the middle of operation")
-
-

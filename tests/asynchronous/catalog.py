@@ -66,7 +66,10 @@ class Cluster:
         return table(
             "name uuid replicaset_name replicaset_uuid tier current_state target_state failure_domain "
             "picodata_version address",
-            *(self._instance(number, name, state) for number, (name, state) in enumerate(self.states.items())),
+            *(
+                self._instance(number, name, state)
+                for number, (name, state) in enumerate(self.states.items())
+            ),
         )
 
     def bucket_rows(self, tier: str) -> Answer:

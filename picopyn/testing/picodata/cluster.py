@@ -85,7 +85,9 @@ class Cluster:
 def found(shape: Shape) -> Cluster:
     """A new cluster in the given shape; ports are still 0."""
     counts = {name: tier.bucket_count for name, tier in shape.tiers.items()}
-    catalog = Catalog(tiers=counts, default_tier=next(iter(shape.tiers)), double_form=shape.double_form)
+    catalog = Catalog(
+        tiers=counts, default_tier=next(iter(shape.tiers)), double_form=shape.double_form, keeps_offsets=True
+    )
     cluster = Cluster(shape, Settings(shape.auto_offline_timeout), catalog)
     cluster.users.create(ADMIN, shape.admin_password)
     for user in shape.users:

@@ -17,9 +17,10 @@ from typing import Any
 from picopyn.testing.picodata.cluster import Cluster
 from picopyn.testing.picodata.planner import errors
 from picopyn.testing.picodata.planner import statement as ask
+from picopyn.testing.picodata.planner import storage_names as names
 from picopyn.testing.picodata.planner.catalog import Table
 from picopyn.testing.picodata.planner.hash import bucket_of
-from picopyn.testing.picodata.storage import Storage, add_column, create_table, quoted, relation
+from picopyn.testing.picodata.storage import Storage
 from picopyn.testing.picodata.users import ADMIN
 
 _LEAST_PASSWORD = 8
@@ -67,14 +68,14 @@ class Schema:
                 return
             raise errors.table_exists(ddl.table.name)
         cluster.users.check_create_table(user, ddl.table.name)
-        await self._storage.execute("", create_table(ddl.table))
+        await self._storage.execute("", names.create_table_text(ddl.table))
         await self._publish(replace(ddl.table, owner=user))
 
     async def _drop_table(self, ddl: ask.DropTable, user: str) -> None:
         if ddl.if_exists and ddl.name not in self._cluster.catalog.tables:
             return
         table = self._owned(ddl.name, user, "Drop")
-        await self._storage.execute("", f"DROP TABLE {relation(table.name)}")
+        await self._storage.execute("", names.drop_table_text(table.name))
         self._cluster.catalog = self._cluster.catalog.without_table(table.name)
         self._cluster.table_ids.pop(table.name, None)
         await self._changed()
@@ -85,20 +86,18 @@ class Schema:
             if ddl.if_not_exists:
                 return
             raise errors.internal(f"column {ddl.column.name} already exists")
-        await self._storage.execute("", add_column(table.name, ddl.column))
+        await self._storage.execute("", names.add_column_text(table.name, ddl.column))
         await self._publish(replace(table, columns=(*table.columns, ddl.column)))
 
     async def _rename_column(self, ddl: ask.RenameColumn, user: str) -> None:
         table = self._owned(ddl.table, user, "Alter")
         if table.column(ddl.column) is None:
             raise errors.column_not_found(ddl.column)
-        sql = (
-            f"ALTER TABLE {relation(table.name)} RENAME COLUMN {quoted(ddl.column)} TO {quoted(ddl.new_name)}"
-        )
-        await self._storage.execute("", sql)
+        for sql in names.rename_column_texts(table, ddl.column, ddl.new_name):
+            await self._storage.execute("", sql)
 
-        def renamed(names: tuple[str, ...]) -> tuple[str, ...]:
-            return tuple(ddl.new_name if name == ddl.column else name for name in names)
+        def renamed(columns: tuple[str, ...]) -> tuple[str, ...]:
+            return tuple(ddl.new_name if name == ddl.column else name for name in columns)
 
         columns = tuple(
             replace(column, name=ddl.new_name) if column.name == ddl.column else column
@@ -114,9 +113,7 @@ class Schema:
         table = self._owned(ddl.table, user, "Alter")
         if ddl.new_name in self._cluster.catalog.tables:
             raise errors.table_exists(ddl.new_name)
-        await self._storage.execute(
-            "", f"ALTER TABLE {relation(table.name)} RENAME TO {quoted(ddl.new_name)}"
-        )
+        await self._storage.execute("", names.rename_table_text(table.name, ddl.new_name))
         self._cluster.catalog = self._cluster.catalog.without_table(table.name)
         self._cluster.table_ids[ddl.new_name] = self._cluster.table_id(table.name)
         await self._publish(replace(table, name=ddl.new_name))
@@ -124,19 +121,19 @@ class Schema:
     async def _truncate(self, ddl: ask.Truncate, user: str) -> None:
         table = self._existing(ddl.table)
         self._cluster.users.check(user, "write", table.name, self._cluster.catalog)
-        await self._storage.execute("", f"TRUNCATE {relation(table.name)}")
+        await self._storage.execute("", names.truncate_text(table.name))
 
     async def _create_index(self, ddl: ask.CreateIndex, user: str) -> None:
         table = self._owned(ddl.table, user, "Create")
         words = f"{'UNIQUE ' if ddl.unique else ''}INDEX {'IF NOT EXISTS ' if ddl.if_not_exists else ''}"
-        columns = ", ".join(quoted(name) for name in ddl.columns)
+        columns = ", ".join(names.quoted(name) for name in ddl.columns)
         await self._storage.execute(
-            "", f"CREATE {words}{quoted(ddl.name)} ON {relation(table.name)} ({columns})"
+            "", f"CREATE {words}{names.quoted(ddl.name)} ON {names.relation(table.name)} ({columns})"
         )
 
     async def _drop_index(self, ddl: ask.DropIndex, user: str) -> None:
         words = "IF EXISTS " if ddl.if_exists else ""
-        await self._storage.execute("", f"DROP INDEX {words}{relation(ddl.name)}")
+        await self._storage.execute("", f"DROP INDEX {words}{names.relation(ddl.name)}")
 
     async def _publish(self, table: Table) -> None:
         self._cluster.catalog = self._cluster.catalog.with_table(table)

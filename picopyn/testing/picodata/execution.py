@@ -9,7 +9,7 @@ Decides the order of these steps and how a forwarded error is wrapped. What the 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from picopyn.testing.picodata.cluster import Cluster
@@ -26,6 +26,8 @@ from picopyn.testing.picodata.startup import StartUp
 _NOTHING = frozenset({"begin", "commit", "rollback", "set", "schema", "empty"})
 _ACCOUNTS = frozenset({"grant", "create_user", "alter_user", "drop_user", "alter_system"})
 _FEW_OPCODES = 10
+
+Options = Mapping[str, int | str | None]
 
 
 class Execution:
@@ -89,11 +91,13 @@ class Execution:
     async def _hang(self, waiting: Any, deadline: float) -> None:
         tally = self._host.tally
         tally.hanging += 1
+        self._cluster.watch.changed()
         try:
             async with asyncio.timeout_at(deadline):
                 await waiting
         finally:
             tally.hanging = max(0, tally.hanging - 1)
+            self._cluster.watch.changed()
 
     async def _settled(
         self, statement: Statement, values: Sequence[Any], start: StartUp, deadline: float
@@ -123,7 +127,8 @@ class Execution:
             return Need(Kind.ANYWHERE)
         numbers = None if buckets.scope == "unknown" else buckets.numbers
         owners = self._cluster.buckets[statement.tier].owners(numbers)
-        preference = statement.options.get("read_preference") or start.read_preference or "leader"
+        options = statement.bound_options(values)
+        preference = options.get("read_preference") or start.read_preference or "leader"
         return Need(Kind.SHARDED, statement.tier, owners, statement.kind == "select", str(preference).lower())
 
     def _check_faults(self, need: Need) -> None:
@@ -211,27 +216,28 @@ class Execution:
             return Result((), 0)
         at = self._host.instance.name
         if statement.kind == "select":
-            self._check_opcodes(statement, start, need)
+            options = statement.bound_options(values)
+            self._check_opcodes(options, start, need)
             found = await self._rows.select(at, statement, values)
-            self._check_row_limit(statement, start, need, len(found))
+            self._check_row_limit(options, start, need, len(found))
             return Result(found, len(found))
         return Result((), await self._rows.write(at, statement, values))
 
-    def _check_opcodes(self, statement: Statement, start: StartUp, need: Need) -> None:
+    def _check_opcodes(self, options: Options, start: StartUp, need: Need) -> None:
         """A limit of a few opcodes stops every SELECT on a sharded table where it executes."""
         if need.kind is not Kind.SHARDED:
             return
-        limit = _option(statement, "sql_vdbe_opcode_max", start.sql_vdbe_opcode_max)
+        limit = _option(options, "sql_vdbe_opcode_max", start.sql_vdbe_opcode_max)
         if limit is not None and 0 < limit < _FEW_OPCODES:
             raise errors.opcode_limit(limit)
 
-    def _check_row_limit(self, statement: Statement, start: StartUp, need: Need, count: int) -> None:
+    def _check_row_limit(self, options: Options, start: StartUp, need: Need, count: int) -> None:
         """Too many rows: noticed by a replicaset, or by the asked instance when each replicaset alone stays
         below.
 
         The model does not know which rows came from where and takes them as spread evenly.
         """
-        limit = _option(statement, "sql_motion_row_max", start.sql_motion_row_max)
+        limit = _option(options, "sql_motion_row_max", start.sql_motion_row_max)
         limit = self._cluster.settings.motion_row_max if limit is None else limit
         if need.kind is not Kind.SHARDED or not limit or count <= limit:
             return
@@ -251,7 +257,7 @@ def _wrappable(error: ServerError) -> bool:
     return not isinstance(error, _OwnFaultError) and "Error on replicaset" not in error.message
 
 
-def _option(statement: Statement, name: str, connection: int | None) -> int | None:
+def _option(options: Options, name: str, connection: int | None) -> int | None:
     """OPTION in the text wins over the connection's option."""
-    written = statement.options.get(name)
+    written = options.get(name)
     return int(written) if written is not None else connection

@@ -11,9 +11,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from picopyn.testing.picodata import codec, wire
+from picopyn.testing.picodata import wire
 from picopyn.testing.picodata.planner.errors import ServerError, internal, parameter_count
 from picopyn.testing.picodata.planner.statement import Statement
+from picopyn.testing.picodata.planner.values import decode_parameter, encode_value
 
 _COUNTED = frozenset({"select", "insert", "update", "delete", "explain", "do"})
 
@@ -60,13 +61,8 @@ def encode_rows(statement: Statement, rows: Sequence[Sequence[Any]], formats: Se
     """DataRow messages."""
     if not rows or statement.columns is None:
         return []
-    encoders = [codec.encoder(oid, code) for (_, oid), code in zip(statement.columns, formats, strict=True)]
-    return [
-        wire.data_row(
-            [None if value is None else encode(value) for encode, value in zip(encoders, row, strict=True)]
-        )
-        for row in rows
-    ]
+    oids = [oid for _, oid in statement.columns]
+    return [wire.data_row(list(map(encode_value, oids, formats, row))) for row in rows]
 
 
 def spread(codes: Sequence[int], items: int) -> tuple[int, ...]:
@@ -172,6 +168,6 @@ def read_values(message: wire.Bind, statement: Statement) -> tuple[Any, ...]:
         raise parameter_count(len(message.values), message.statement, len(oids))
     codes = spread(message.formats, len(oids))
     return tuple(
-        None if raw is None else codec.decode(oid, code, raw, number)
+        decode_parameter(oid, code, raw, number)
         for number, (oid, code, raw) in enumerate(zip(oids, codes, message.values, strict=True), 1)
     )

@@ -1,11 +1,10 @@
-"""The rows of the embedded cluster, in one PostgreSQL: each row lives once, whatever replicaset its bucket
-belongs to.
+"""The rows of the embedded cluster, in one PostgreSQL: each row lives once, whoever owns its bucket.
 
-Decides how tables are laid out there and hands statements on. Must not know instances' roles, buckets'
-owners or texts of Picodata's errors; it lets `asyncpg.PostgresError` out.
+Hands statements on; how tables are laid out is the planner's affair. Must not know roles of instances, owners of
+buckets or texts of Picodata's errors; it lets `asyncpg.PostgresError` out.
 
-Every instance has its own connections, because functions such as `pico_instance_uuid()` answer for the
-instance asked; its name travels as the session setting `picopyn.instance`.
+Every instance has its own connections, because functions such as `pico_instance_uuid()` answer for the instance
+asked; its name travels as the session setting `picopyn.instance`.
 """
 
 from __future__ import annotations
@@ -17,51 +16,14 @@ from typing import Any, TypeVar
 
 import asyncpg
 
-from picopyn.testing.picodata.planner.catalog import BUCKET_ID, Column, Table
+from picopyn.testing.picodata.planner.catalog import Table
+from picopyn.testing.picodata.planner.storage_names import SCHEMA, quoted, relation
 from picopyn.testing.postgres import PostgresServer
 
-SCHEMA = "data"
-_TYPES = {
-    "int": "int8",
-    "text": "text",
-    "bool": "bool",
-    "double": "float8",
-    "decimal": "numeric",
-    "uuid": "uuid",
-    "datetime": "timestamptz",
-    "json": "json",
-}
 _PER_INSTANCE = 8
 
 Connection = Any  # asyncpg ships no types
 T = TypeVar("T")
-
-
-def quoted(name: str) -> str:
-    """A name as PostgreSQL takes it literally."""
-    return '"' + name.replace('"', '""') + '"'
-
-
-def relation(name: str) -> str:
-    """Where a table's rows are."""
-    return f"{SCHEMA}.{quoted(name)}"
-
-
-def create_table(table: Table) -> str:
-    """Text that makes room for a table: its columns, `bucket_id` for a sharded one, and its primary key."""
-    parts = [_column(column) for column in table.format]
-    if table.primary_key:
-        parts.append(f"PRIMARY KEY ({', '.join(quoted(name) for name in table.primary_key)})")
-    return f"CREATE TABLE {relation(table.name)} ({', '.join(parts)})"
-
-
-def _column(column: Column) -> str:
-    return f"{quoted(column.name)} {_TYPES[column.type]}{'' if column.nullable else ' NOT NULL'}"
-
-
-def add_column(table: str, column: Column) -> str:
-    """Text for ALTER TABLE … ADD COLUMN."""
-    return f"ALTER TABLE {relation(table)} ADD COLUMN {_column(column)}"
 
 
 def primary_key_of(table: Table) -> str:
@@ -69,18 +31,6 @@ def primary_key_of(table: Table) -> str:
     fields = ", ".join(quoted(column.name) for column in table.format)
     conditions = " AND ".join(f"{quoted(name)} = ${n}" for n, name in enumerate(table.primary_key, 1))
     return f"SELECT {fields} FROM {relation(table.name)} WHERE {conditions}"
-
-
-__all__ = [
-    "BUCKET_ID",
-    "SCHEMA",
-    "Storage",
-    "add_column",
-    "create_table",
-    "primary_key_of",
-    "quoted",
-    "relation",
-]
 
 
 class Storage:

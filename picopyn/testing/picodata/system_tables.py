@@ -16,14 +16,15 @@ from typing import Any
 from picopyn.testing.picodata.cluster import VERSION_TEXT, Cluster
 from picopyn.testing.picodata.model import Instance, Range
 from picopyn.testing.picodata.planner.catalog import Table
+from picopyn.testing.picodata.planner.storage_names import SCHEMA, create_table_text, relation
 from picopyn.testing.picodata.planner.system_tables import SYSTEM_TABLES
-from picopyn.testing.picodata.storage import SCHEMA, Storage, create_table, relation
+from picopyn.testing.picodata.storage import Storage
 from picopyn.testing.picodata.users import ADMIN
 
 _FIRST_ID = 512
 _FUNCTIONS = f"""
-CREATE TABLE {SCHEMA}._views (instance text, tier text, answer json, fault text, PRIMARY KEY (instance,
-tier)); CREATE FUNCTION {SCHEMA}._pico_bucket(tier_name text) RETURNS json LANGUAGE plpgsql STABLE AS $$
+CREATE TABLE {SCHEMA}._views (instance text, tier text, answer json, fault text, PRIMARY KEY (instance, tier));
+CREATE FUNCTION {SCHEMA}._pico_bucket(tier_name text) RETURNS json LANGUAGE plpgsql STABLE AS $$
 DECLARE shown record;
 BEGIN
   IF tier_name IS NULL THEN
@@ -51,14 +52,14 @@ CREATE FUNCTION {SCHEMA}.pico_raft_leader_id() RETURNS int8 LANGUAGE sql STABLE 
   SELECT min(raft_id) FROM {SCHEMA}._pico_instance WHERE current_state ->> 0 = 'Online' $$;
 CREATE FUNCTION {SCHEMA}.pico_raft_leader_uuid() RETURNS text LANGUAGE sql STABLE AS $$
   SELECT uuid FROM {SCHEMA}._pico_instance WHERE raft_id = {SCHEMA}.pico_raft_leader_id() $$;
-CREATE FUNCTION {SCHEMA}.version() RETURNS text LANGUAGE sql STABLE AS $$ SELECT 'picodata
-{VERSION_TEXT}'::text $$;
+CREATE FUNCTION {SCHEMA}.version() RETURNS text LANGUAGE sql STABLE AS $$
+  SELECT 'picodata {VERSION_TEXT}'::text $$;
 """
 
 
 async def create(storage: Storage) -> None:
     """Make every relation and function, all empty."""
-    tables = ";".join(create_table(table) for table in SYSTEM_TABLES.values())
+    tables = ";".join(create_table_text(table) for table in SYSTEM_TABLES.values())
     script = f"CREATE SCHEMA IF NOT EXISTS {SCHEMA}; {tables}; {_FUNCTIONS}"
 
     async def use(connection: Any) -> None:

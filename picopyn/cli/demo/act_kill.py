@@ -123,7 +123,7 @@ def _contrast(killing: Killing) -> str:
     outage = killing.outage()
     before = (killing.began, outage[0])
     return (
-        f"With one leader dead, on the other buckets: picopyn {killing.others.rate(*outage):.0f} calls/s "
-        f"({killing.others.rate(*before):.0f} before), round robin {killing.plain.rate(*outage):.0f} "
+        f"One leader dead, calls of the other buckets: picopyn {killing.others.rate(*outage):.0f}/s "
+        f"({killing.others.rate(*before):.0f} before), round robin {killing.plain.rate(*outage):.0f}/s "
         f"({killing.plain.rate(*before):.0f} before)."
     )

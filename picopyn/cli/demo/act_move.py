@@ -162,11 +162,10 @@ def _ruler(move: Move, hidden: int) -> str:
 
 
 def _state(stage: Stage, move: Move, tally: Tally) -> str:
-    known, lag = _known(stage, move), move.lag
     text = (
-        f"the driver knows {known} of {move.buckets} moved buckets; {len(tally.failures)} of {tally.good} calls failed"
+        f"moved buckets the driver knows: {_known(stage, move)} of {move.buckets}; failed calls: {len(tally.failures)}"
     )
-    return text if lag is None else f"{text}; it followed {lag:.2f} s after the last had moved"
+    return text if move.lag is None else f"{text}; it followed {move.lag:.2f} s after the last"
 
 
 def _line(stage: Stage, move: Move, tally: Tally) -> str:

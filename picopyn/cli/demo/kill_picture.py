@@ -73,11 +73,13 @@ def story(killing: Killing) -> list[str]:
     if killing.demoted is not None and killing.recovered is not None:
         later = duration(max(killing.recovered - killing.demoted, 0.0))
         told.append(
-            f"writes of {name}: the cluster names a new leader after {killing.demoted - killed:.2f} s, "
-            f"the first write is done {later} later"
+            f"writes of {name}: the cluster has a new leader after {killing.demoted - killed:.2f} s, "
+            f"a write succeeds {later} later"
         )
     if killing.writes.unknown:
-        told.append(f"{killing.writes.unknown} in flight at the kill ended as OutcomeUnknown: may have happened or not")
+        told.append(
+            f"{killing.writes.unknown} in flight at the kill ended as OutcomeUnknown: may have happened, or not"
+        )
     return told
 
 

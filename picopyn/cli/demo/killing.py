@@ -76,10 +76,7 @@ def promises(killing: Killing) -> list[Promise]:
 def _during(killing: Killing, promise: Promise, tally: Tally) -> Promise:
     """The promise that calls did not fail, and went on in the outage too."""
     begin, end = killing.outage()
-    evidence = (
-        f"{promise.evidence}; {tally.count(begin, end)} in {end - begin:.1f} s without leader, "
-        f"slowest {duration(tally.slowest(begin))}"
-    )
+    evidence = f"{promise.evidence}; {tally.count(begin, end)} in the outage, slowest {duration(tally.slowest(begin))}"
     return Promise(promise.text, promise.kept and killing.went_on(tally), evidence)
 
 

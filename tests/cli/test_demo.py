@@ -123,7 +123,7 @@ def test_without_postgresql_it_says_what_to_install(environment: dict[str, str],
     )
     assert done.returncode == 2
     assert str(tmp_path) in done.stderr
-    assert "pip install 'picopyn[testing,cli]'" in done.stderr
+    assert "pip install 'picopyn[testing]'" in done.stderr
 
 
 def test_the_version_needs_no_extra_package(environment: dict[str, str]) -> None:

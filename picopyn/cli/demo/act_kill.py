@@ -94,10 +94,10 @@ async def _write_rows(stage: Stage, numbers: Sequence[int]) -> None:
 
 
 def _plain_callers(stage: Stage, keys: Sequence[tuple[object, ...]]) -> list[RoundRobinCaller]:
-    credentials = {"user": "admin", "password": stage.cluster.password(), "database": "picodata"}
+    user, password = "admin", stage.cluster.password()
     instances = list(stage.instances.values())
     return [
-        RoundRobinCaller(instances, credentials, ORDERS.select, keys, first=number)
+        RoundRobinCaller(instances, user, password, ORDERS.select, keys, first=number)
         for number in range(stage.pace.callers)
     ]
 

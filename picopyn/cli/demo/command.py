@@ -6,6 +6,7 @@ This file decides the exit code of everything that is not a promise. It must not
 from __future__ import annotations
 
 import contextlib
+import importlib
 import logging
 import signal
 import sys
@@ -26,20 +27,25 @@ def run(*, quick: bool) -> int:
         The exit code, see [`picopyn.cli.main`][].
     """
     try:
-        from picopyn.cli.demo.play import play
-        from picopyn.cli.demo.stage import QUICK, Pace
-        from picopyn.testing import ClusterError, PostgresNotFound
-        from picopyn.testing.postgres import find_postgres
-
-        find_postgres()
+        importlib.import_module("picopyn.cli.demo.play")
     except ModuleNotFoundError as error:
         return _refuse(f"the package {error.name!r} is missing; {_ADVICE}")
-    except PostgresNotFound as error:
-        return _refuse(f"{error}; {_ADVICE}")
+    return _play(quick)
+
+
+def _play(quick: bool) -> int:
+    from picopyn.cli.demo.play import play
+    from picopyn.cli.demo.stage import QUICK, Pace
+    from picopyn.testing import ClusterError, PostgresNotFound
+    from picopyn.testing.postgres import find_postgres
+
     logging.getLogger("picopyn").addHandler(logging.NullHandler())
     try:
+        find_postgres()
         with _terminated_like_interrupted():
             return play(QUICK if quick else Pace())
+    except PostgresNotFound as error:
+        return _refuse(str(error))
     except ClusterError as error:
         return _refuse(str(error))
     except KeyboardInterrupt:

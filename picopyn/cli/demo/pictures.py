@@ -14,18 +14,17 @@ from picopyn.testing import Counters, Instance
 KINDS = ("insert", "select", "update", "delete")
 
 
-def grid(*columns: str, numbers: Iterable[str] = (), title: str | None = None) -> Grid:
+def grid(*columns: str, numbers: Iterable[str] = ()) -> Grid:
     """An empty table in the demo's manner.
 
     Args:
-        *columns: Headings.
+        *columns: Headings; where there is no room, the first column wraps.
         numbers: Those of them below which numbers stand.
-        title: Line above it.
     """
-    made = Grid(box=box.SIMPLE_HEAD, pad_edge=False, title=title, title_justify="left", header_style="bold")
+    made = Grid(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
     right = set(numbers)
-    for column in columns:
-        made.add_column(column, justify="right" if column in right else "left", no_wrap=True)
+    for index, column in enumerate(columns):
+        made.add_column(column, justify="right" if column in right else "left", no_wrap=index > 0)
     return made
 
 

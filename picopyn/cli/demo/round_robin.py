@@ -25,7 +25,8 @@ class RoundRobinCaller:
 
     Args:
         instances: Every node.
-        credentials: `user`, `password` and `database`.
+        user: Whose name it uses.
+        password: Theirs.
         query: A SELECT by key.
         keys: Arguments for it, taken in turn.
         first: Index of the node it begins with.
@@ -34,17 +35,19 @@ class RoundRobinCaller:
     def __init__(
         self,
         instances: Sequence[Instance],
-        credentials: dict[str, str],
+        user: str,
+        password: str,
         query: str,
         keys: Sequence[tuple[Any, ...]],
         first: int = 0,
     ) -> None:
         self._instances = instances
-        self._credentials = credentials
+        self._user = user
+        self._password = password
         self._query = query
         self._keys = keys
         self._turns = count(first)
-        self._open: dict[str, asyncpg.Connection[Any]] = {}
+        self._open: dict[str, asyncpg.Connection] = {}
 
     async def step(self, tally: Tally) -> None:
         """Make one call at the next node."""
@@ -63,10 +66,17 @@ class RoundRobinCaller:
         for name in list(self._open):
             self._drop(name)
 
-    async def _connection(self, instance: Instance) -> asyncpg.Connection[Any]:
+    async def _connection(self, instance: Instance) -> asyncpg.Connection:
         connection = self._open.get(instance.name)
         if connection is None or connection.is_closed():
-            connection = await asyncpg.connect(host=instance.host, port=instance.port, ssl=False, **self._credentials)
+            connection = await asyncpg.connect(
+                host=instance.host,
+                port=instance.port,
+                ssl=False,
+                user=self._user,
+                password=self._password,
+                database="picodata",
+            )
             self._open[instance.name] = connection
         return connection
 

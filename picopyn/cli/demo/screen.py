@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from io import TextIOWrapper
 
 from rich.console import Console, RenderableType
 from rich.live import Live
@@ -97,7 +98,7 @@ class Screen:
 
 
 def _console() -> Console:
-    if hasattr(sys.stdout, "reconfigure"):
+    if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")
     console = Console(highlight=False)
     if not console.is_terminal or console.width > WIDTH:

@@ -47,7 +47,8 @@ def _play(quick: bool) -> int:
     except PostgresNotFound as error:
         return _refuse(str(error))
     except ClusterError as error:
-        return _refuse(str(error))
+        *_, last = ["", *str(error).strip().splitlines()]
+        return _refuse(f"the embedded cluster gave up: {last}")
     except KeyboardInterrupt:
         print("\npicopyn demo: stopped before its end; nothing is left behind", file=sys.stderr)
         return 130

@@ -47,9 +47,7 @@ class Announcer:
         self._news += 1
         if self._task is None:
             # An empty context: what the listener starts must not inherit the caller's variables.
-            self._task = asyncio.create_task(
-                self._tell(self._listener), name=self._name, context=contextvars.Context()
-            )
+            self._task = asyncio.create_task(self._tell(self._listener), name=self._name, context=contextvars.Context())
             self._task.add_done_callback(self._ended)
 
     async def told(self) -> None:

@@ -93,9 +93,7 @@ class LeaderFinder:
             task = asyncio.create_task(self._ask_all(question, nodes), name="picopyn.leader.find")
             self._asking[replicaset_uuid] = task
             task.add_done_callback(lambda _: self._asking.pop(replicaset_uuid, None))
-        await asyncio.wait(
-            {task}
-        )  # not awaited itself: a cancelled caller must not cancel the others' answer
+        await asyncio.wait({task})  # not awaited itself: a cancelled caller must not cancel the others' answer
         return None if task.cancelled() else task.result()
 
     async def close(self) -> None:
@@ -111,9 +109,7 @@ class LeaderFinder:
             task.cancel()
 
     async def _ask_all(self, question: tuple[str, Sequence[Any]], nodes: Sequence[Node]) -> str | None:
-        asked = {
-            asyncio.create_task(self._ask(node, question), name="picopyn.leader.ask"): node for node in nodes
-        }
+        asked = {asyncio.create_task(self._ask(node, question), name="picopyn.leader.ask"): node for node in nodes}
         waiting = set(asked)
         try:
             while waiting:

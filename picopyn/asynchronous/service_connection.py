@@ -53,9 +53,7 @@ class ServiceConnection(Protocol):
         """All rows of one statement, each readable by column name."""
         ...
 
-    async def prepare(
-        self, query: str, *, name: str | None = None, timeout: float | None = None
-    ) -> PreparedQuestion:
+    async def prepare(self, query: str, *, name: str | None = None, timeout: float | None = None) -> PreparedQuestion:
         """Prepare a statement; `name=""` leaves nothing behind in the server's store."""
         ...
 

@@ -46,6 +46,8 @@ JITTER = 0.1
 FIRST_RETRY = 0.5
 #: Shortest interval that `update_interval` accepts, in seconds.
 SHORTEST_INTERVAL = 1.0
+#: Waits shorter than this (seconds) are none: a timer cannot be set so finely.
+_TICK = 1e-6
 #: Seconds `stop` waits for tasks or a source that ignore their cancellation.
 _STOP_GRACE = 2.0
 
@@ -282,7 +284,7 @@ class _RefreshClock:
     async def until_due(self) -> None:
         """Wait until a background refresh is due; the caller begins it at once."""
         loop = asyncio.get_running_loop()
-        while (delay := self._due() - loop.time()) > 0:
+        while (delay := self._due() - loop.time()) > _TICK:
             self._changed.clear()
             await _wait(self._changed, delay)
         self._triggered = False

@@ -223,9 +223,7 @@ async def test_texts_without_parameters_are_asked_only_on_request():
 @jumping
 async def test_the_key_named_by_the_notice_is_kept_with_the_route():
     """A one-row INSERT: tier, dk_meta and parameter types of the notice, and a route confirmed by the plan."""
-    explainer = Explainer().knows(
-        INSERT, (20, 25), lambda key, value: bucket_of((20, key)), dk_meta=[(1, 20)]
-    )
+    explainer = Explainer().knows(INSERT, (20, 25), lambda key, value: bucket_of((20, key)), dk_meta=[(1, 20)])
     async with serving(explainer) as rig:
         found = await rig.learned(INSERT)
         assert (found.tier, found.dk_meta, found.parameter_oids) == ("default", ((1, 20),), (20, 25))
@@ -466,7 +464,7 @@ async def test_a_silent_node_costs_one_deadline_and_a_waiter_is_answered_by_anot
         assert (await rig.service.get_query_metadata(SELECT)).route.kind is RouteKind.KEYED
         assert asyncio.get_running_loop().time() - begun == pytest.approx(2.0)
         assert frozen.is_closed()
-        assert rig.service.stats().timed_out == 1
+        assert rig.service.stats().lost == 1
 
 
 @jumping
@@ -523,7 +521,7 @@ async def test_start_opens_eagerly_and_no_node_is_no_failure(caplog):
     async with serving() as rig:
         await rig.service.start()
         assert rig.connect.calls == 1
-        assert rig.service.stats().connected
+        assert rig.service.connected
     async with serving(None) as rig:
         await rig.service.start()
         assert [record.levelno for record in caplog.records] == [logging.WARNING]
@@ -721,13 +719,11 @@ async def test_a_call_with_arguments_that_cannot_be_sent_is_no_difference():
     """What asyncpg refuses to encode says nothing about the route, and costs no connection."""
     async with serving() as rig:
         await rig.learned(SELECT)
-        rig.first.when(
-            f"EXPLAIN {SELECT}", asyncpg.exceptions.DataError("invalid input for query argument $1")
-        )
+        rig.first.when(f"EXPLAIN {SELECT}", asyncpg.exceptions.DataError("invalid input for query argument $1"))
         rig.service.check_later(SELECT, ("x",))
         await asyncio.sleep(60)
         assert rig.service.stats().differences == 0
-        assert rig.service.stats().connected
+        assert rig.service.connected
 
 
 # A keyed SELECT for leader questions
@@ -748,6 +744,19 @@ async def test_a_learned_select_and_a_key_somebody_owns():
             assert text == SELECT
             assert bucket_of((20, args[0])) in wanted
         assert rig.service.keyed_select(lambda tier, bucket: False) is None
+
+
+@jumping
+async def test_a_keyed_select_of_the_right_tier_is_chosen():
+    """A replicaset owns buckets of its own tier only, so not every keyed SELECT can ask about it."""
+    cold = "SELECT * FROM c WHERE id = $1"
+    explainer = Explainer().keyed_by_first(SELECT)
+    explainer.knows(cold, (20,), lambda key: bucket_of((20, key), count=10), tier="cold")
+    async with serving(explainer, counts={"default": BUCKETS, "cold": 10}) as rig:
+        await rig.learned(SELECT)
+        await rig.learned(cold)
+        assert rig.service.keyed_select(lambda tier, bucket: tier == "default")[0] == SELECT
+        assert rig.service.keyed_select(lambda tier, bucket: tier == "cold")[0] == cold
 
 
 # The end
@@ -827,9 +836,7 @@ async def test_a_discovery_in_flight_may_neither_reopen_nor_fill_after_the_end()
         await opening.wait()
         return late
 
-    service = QueryMetadataService(
-        connect, 10, dialect=PicodataDialect(), bucket_counts=lambda: {"default": BUCKETS}
-    )
+    service = QueryMetadataService(connect, 10, dialect=PicodataDialect(), bucket_counts=lambda: {"default": BUCKETS})
     starting = asyncio.create_task(service.start())
     service.request_if_missing(SELECT)
     await settle()
@@ -838,7 +845,7 @@ async def test_a_discovery_in_flight_may_neither_reopen_nor_fill_after_the_end()
     await starting
     assert late.is_closed()
     assert service.stats().cached == 0
-    assert not service.stats().connected
+    assert not service.connected
 
 
 @jumping

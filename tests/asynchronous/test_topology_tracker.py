@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 import random
-from collections.abc import Iterator
+from itertools import pairwise
 
 import pytest
 
@@ -187,7 +187,7 @@ async def test_every_interval_is_stretched_or_shrunk_by_up_to_a_tenth(source):
     """Refreshes come every interval ±10 %, never in step."""
     async with tracking(source, interval=10.0):
         await asyncio.sleep(500)
-        gaps = [b - a for a, b in zip(source.begun, source.begun[1:], strict=False)]
+        gaps = [b - a for a, b in pairwise(source.begun)]
         assert len(gaps) > 40
         assert all(9.0 <= gap <= 11.0 for gap in gaps)
         assert len({round(gap, 3) for gap in gaps}) > 30
@@ -248,7 +248,7 @@ async def test_a_failed_refresh_is_retried_sooner_than_the_interval(source):
         source.error = OSError("gone")
         await asyncio.sleep(20)
         failing = source.begun[1:6]
-        gaps = [b - a for a, b in zip(failing, failing[1:], strict=False)]
+        gaps = [b - a for a, b in pairwise(failing)]
         assert gaps == [pytest.approx(seconds, rel=0.11) for seconds in (0.5, 1.0, 2.0, 3.0)]
 
 
@@ -286,7 +286,7 @@ async def test_a_storm_of_triggers_is_at_most_one_refresh_per_fifth_of_a_second(
             await asyncio.sleep(0.02)
         await asyncio.sleep(0.3)
         background = source.begun[1:]
-        gaps = [b - a for a, b in zip(background, background[1:], strict=False)]
+        gaps = [b - a for a, b in pairwise(background)]
         assert min(gaps) >= 0.2 - 1e-6
         assert 10 <= len(background) <= 12
 
@@ -732,6 +732,6 @@ def test_a_source_belongs_to_one_tracker():
 
 
 @pytest.fixture(autouse=True)
-def nothing_below_info_is_recorded(caplog) -> Iterator[None]:
+def _record_from_info(caplog) -> None:
+    """Debug lines are not counted as log lines by these tests."""
     caplog.set_level(logging.INFO, "picopyn")
-    yield

@@ -1,4 +1,4 @@
-"""Helpers for the tests of the embedded cluster: raw asyncpg connections, and whether a statement runs or hangs."""
+"""Raw asyncpg connections to the embedded cluster, and whether a statement runs or hangs."""
 
 from __future__ import annotations
 

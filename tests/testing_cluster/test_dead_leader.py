@@ -1,4 +1,4 @@
-"""One dead leader stops everybody who is not routed: the law the driver exists for (recorded facts, section 1)."""
+"""One dead leader stops everybody who is not routed (recorded facts, section 1)."""
 
 from __future__ import annotations
 
@@ -235,7 +235,7 @@ def answers(cluster: PicodataCluster, at: str, timeout: float = 0.1) -> Any:
 def test_a_quick_restart_refuses_then_is_silent_then_serves_and_the_topology_never_shows_it(
     picopyn_fresh_cluster: Factory,
 ) -> None:
-    """kill -9 and immediate restart: always Online, always the leader; the socket is the only sign."""
+    """Kill -9 and immediate restart: always Online, always the leader; the socket is the only sign."""
     cluster = picopyn_fresh_cluster(auto_offline_timeout=60.0, restart_silence=0.5)
     cluster.kill("default_2_1")
     assert answers(cluster, "default_2_1") == "refused"
@@ -287,7 +287,7 @@ async def test_a_planned_switch_refuses_writes_for_a_moment_and_reads_go_on(
 async def test_hanging_statements_take_the_places_of_healthy_ones_even_without_their_clients(
     picopyn_fresh_cluster: Factory, connect: Connect
 ) -> None:
-    """With every place taken nothing executes, its own keyed statements and SELECT 1 included; EXPLAIN answers."""
+    """With every place taken nothing executes, not even SELECT 1; EXPLAIN answers."""
     cluster = with_tables(picopyn_fresh_cluster(auto_offline_timeout=60.0, concurrency=5))
     other, own = keys_of(cluster, "default_2")[0], keys_of(cluster, "default_1")[0]
     cluster.kill("default_2_1")

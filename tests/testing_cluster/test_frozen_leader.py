@@ -1,4 +1,4 @@
-"""Frozen is not dead: connections live, so only the frozen leader's own statements wait (recorded facts, section 1)."""
+"""Frozen is not dead: only the frozen leader's own statements wait (recorded facts, section 1)."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def cluster(one_cluster: PicodataCluster) -> Iterator[PicodataCluster]:
 async def test_only_statements_for_the_frozen_leaders_buckets_hang(
     cluster: PicodataCluster, connect: Connect
 ) -> None:
-    """Keyed statements of the other replicaset run at every instance; after the thaw the waiting ones finish."""
+    """The other replicaset's run at every instance; after the thaw the waiting ones finish."""
     own, other = keys_of(cluster, "default_1")[0], keys_of(cluster, "default_2")[0]
     cluster.freeze("default_2_1")
     waiting = []
@@ -75,6 +75,8 @@ async def test_a_write_sent_straight_to_the_frozen_leader_is_dropped_with_its_cl
     with pytest.raises(TimeoutError):
         await straight.execute(f"INSERT INTO o (id, v) VALUES ({key}, 'new')", timeout=0.1)
     straight.terminate()
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
     await asyncio.to_thread(cluster.thaw, "default_2_1")
     assert await other.fetchval(KEYED["select"], key) is None
 

@@ -1,4 +1,4 @@
-"""Tiers, buckets and instances that come and go, as the embedded cluster shows them (recorded facts, section 4)."""
+"""Tiers, buckets and instances that come and go (recorded facts, section 4)."""
 
 from __future__ import annotations
 
@@ -177,7 +177,7 @@ async def test_one_bucket_that_cannot_be_found_fails_the_whole_map(
     cluster = picopyn_fresh_cluster()
     one, two = await connect(cluster, "default_1_1"), await connect(cluster, "default_2_1")
     cluster.lose_bucket("default", 77, "default_1_1")
-    with pytest.raises(asyncpg.PostgresError, match="Bucket 77 cannot be found. Is rebalancing in progress?"):
+    with pytest.raises(asyncpg.PostgresError, match="Bucket 77 cannot be found"):
         await bucket_map(one)
     assert len(await bucket_map(two)) == 2
     cluster.lose_bucket("default", None, "default_1_1")

@@ -1,4 +1,4 @@
-"""Who may log in, who may read what, and how a bare user finds the leader (recorded facts, sections 3 and 5)."""
+"""Who may log in and read what, and how a bare user finds the leader (facts, sections 3 and 5)."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ async def test_a_bare_user_reads_instances_addresses_and_the_bucket_map_only(
 async def test_rights_are_granted_and_taken_table_by_table(
     cluster: PicodataCluster, connect: Connect
 ) -> None:
-    """UPDATE and DELETE report Read first; EXPLAIN needs what the statement needs; a REVOKE takes effect at once."""
+    """UPDATE and DELETE report Read first; EXPLAIN needs what the statement needs."""
     connection = await connect(cluster, "default_1_1", "app")
     for action, statement in (
         ("Read", "SELECT * FROM o WHERE id = 1"),
@@ -123,7 +123,7 @@ async def test_a_success_forgets_the_failures_before_it(cluster: PicodataCluster
 async def test_the_one_opcode_connection_tells_the_leader_from_the_others(
     cluster: PicodataCluster, connect: Connect
 ) -> None:
-    """A keyed SELECT fails plainly where the key's leader is, and wrapped anywhere else; writes and constants run."""
+    """A keyed SELECT fails plainly where the key's leader is, wrapped elsewhere; constants run."""
     cluster.execute("GRANT READ ON TABLE o TO scr")
     for key in range(1, 5):
         owner = cluster.leaders()[cluster.owner_of("default", cluster.bucket_of("o", key))]

@@ -80,8 +80,7 @@ def test_the_demo_keeps_its_promises(environment: dict[str, str]) -> None:
 
 
 @pytest.mark.cluster
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-@pytest.mark.parametrize("moment", ["ready after", "Act 3"])
+@pytest.mark.parametrize(("moment", "number"), [("ready after", signal.SIGINT), ("Act 3", signal.SIGTERM)])
 def test_it_stops_when_told_to(environment: dict[str, str], moment: str, number: signal.Signals) -> None:
     """Ctrl-C and SIGTERM stop the cluster too, and say so without a traceback."""
     with subprocess.Popen(

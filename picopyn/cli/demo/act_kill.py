@@ -122,8 +122,8 @@ def _contrast(killing: Killing) -> str:
     """The point of it all, in numbers."""
     outage = killing.outage()
     before = (killing.began, outage[0])
+    plain, routed = killing.plain, killing.others
     return (
-        f"One leader dead, calls of the other buckets: picopyn {killing.others.rate(*outage):.0f}/s "
-        f"({killing.others.rate(*before):.0f} before), round robin {killing.plain.rate(*outage):.0f}/s "
-        f"({killing.plain.rate(*before):.0f} before)."
+        f"Without that leader, on the other buckets: picopyn {routed.rate(*outage):.0f} calls/s "
+        f"(was {routed.rate(*before):.0f}), round robin {plain.rate(*outage):.0f} (was {plain.rate(*before):.0f})."
     )

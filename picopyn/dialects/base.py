@@ -130,12 +130,20 @@ class Dialect(Protocol):
         """What a server's error means."""
         ...
 
+    def is_partial(self, sqlstate: str | None, message: str) -> bool:
+        """Whether an error leaves open what the statement did at other replicasets, if it concerned several."""
+        ...
+
     def parse_notice(self, text: str) -> StatementNotice | None:
         """The statement metadata in a notice, or None when it is another notice."""
         ...
 
     def is_read(self, sql: str) -> bool:
         """Whether the text only reads (and so may run on a replica, and be repeated where the server allows it)."""
+        ...
+
+    def never_hangs(self, sql: str) -> bool:
+        """Whether the text is answered by any node alone, whatever the state of the cluster (`BEGIN`, `EXPLAIN` …)."""
         ...
 
     def can_be_asked(self, sql: str) -> bool:

@@ -1,0 +1,1 @@
+"""Decisions about where a call goes; pure: no socket, no clock, no dialect."""

@@ -26,7 +26,8 @@ class KeyPart:
     Attributes:
         parameter: Zero-based position of the parameter in the call's arguments.
         oid: Type OID under which the server takes that parameter.
-        form: Name of the hash form, where a type has more than one (see the dialect's key hash); `""` for the usual.
+        form: Name of the hash form, where a type has more than one (see the dialect's key hash); `""` for the
+            usual.
     """
 
     parameter: int
@@ -41,11 +42,11 @@ class StatementRoute:
     Attributes:
         kind: What decides.
         tier: Name of the sharding space whose buckets are meant; None when no sharded table takes part.
-        keys: The keys, each an ordered tuple of parts in the order of the table's key columns. Exactly one for
-            `KEYED`; for `KEY_SET` one or more.
-        buckets: Buckets that always belong to the set: the one bucket of `CONSTANT`, or the constants of a `KEY_SET`.
-        evidence: Bits of evidence behind the answer (see `key_probe`); 0 where the server said it outright.
-        reason: Why the text is not keyed, or how it was learned; for people, counted in statistics.
+        keys: The keys, each an ordered tuple of parts in the order of the table's key columns. Exactly one
+            for `KEYED`; for `KEY_SET` one or more.
+        buckets: Buckets that always belong to the set: the one bucket of `CONSTANT`, or the constants of a
+        `KEY_SET`. evidence: Bits of evidence behind the answer (see `key_probe`); 0 where the server said it
+        outright. reason: Why the text is not keyed, or how it was learned; for people, counted in statistics.
     """
 
     kind: RouteKind

@@ -1,0 +1,111 @@
+"""Picodata as a value: what its connections are opened with, what its texts mean, how keys become buckets.
+
+This room knows the server's words. It opens no connection and runs no statement; discovery is in
+[`discovery`][picopyn.dialects.picodata.discovery].
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+from picopyn.dialects.base import BucketAnswer, Capability, KeyHash, Purpose, StatementNotice
+from picopyn.dialects.picodata import explain, faults, notices, statements
+from picopyn.errors import Fault
+
+__all__ = ["PicodataDialect"]
+
+_INVALIDATION = {"pico_stmt_invalidation": "true"}
+
+#: `pico_*` are start-up keys of their own, the others travel inside `options`. Booleans are exactly `true`:
+#: any other spelling closes the socket without a word.
+#: *Source*: Picodata, `src/pgproto/client/startup.rs` (26.1.6); older servers ignore these keys.
+_STARTUP: Mapping[Purpose, Mapping[str, str]] = {
+    Purpose.PLAIN: _INVALIDATION,
+    Purpose.REPLICA_READ: {"options": "read_preference=any", **_INVALIDATION},
+    Purpose.TOPOLOGY: {},
+    Purpose.METADATA: {"pico_query_metadata": "true", **_INVALIDATION},
+    Purpose.LEADER_QUESTION: {"options": "sql_vdbe_opcode_max=1"},
+}
+
+
+@dataclass(frozen=True, slots=True)
+class PicodataDialect:
+    """The dialect of Picodata 25.6 and later.
+
+    Attributes:
+        startup: Whether connections are opened with Picodata's start-up options; False for benchmarks against
+            a plain PostgreSQL, which refuses them.
+    """
+
+    startup: bool = True
+
+    @property
+    def name(self) -> str:
+        """`"picodata"`."""
+        return "picodata"
+
+    @property
+    def default_port(self) -> int:
+        """Picodata's default port for PostgreSQL clients."""
+        return 4327
+
+    @property
+    def capabilities(self) -> frozenset[Capability]:
+        """Sharded; forwards, but hangs while a leader is dead; SELECT has no effect; tells who leads."""
+        return _CAPABILITIES
+
+    @property
+    def key_hash(self) -> KeyHash:
+        """How Picodata turns a key into a bucket."""
+        from picopyn.dialects.picodata.bucket_hash import PICODATA_KEY_HASH
+
+        return PICODATA_KEY_HASH
+
+    def startup_options(self, purpose: Purpose) -> Mapping[str, str]:
+        """Start-up keys of a connection for this purpose; read only."""
+        return MappingProxyType(_STARTUP[purpose]) if self.startup else MappingProxyType({})
+
+    def fault(self, sqlstate: str | None, message: str) -> Fault:
+        """What a server's error means; `faults.read_fault` says how far the promise goes."""
+        return faults.fault(sqlstate, message)
+
+    def is_partial(self, sqlstate: str | None, message: str) -> bool:
+        """Whether the error speaks only of the part of the statement that was forwarded to one replicaset."""
+        return not faults.read_fault(sqlstate, message).whole
+
+    def parse_notice(self, text: str) -> StatementNotice | None:
+        """The statement metadata in a notice, or None when it is another notice."""
+        return notices.read_notice(text)
+
+    def is_read(self, sql: str) -> bool:
+        """Whether the text only reads."""
+        return statements.is_read(sql)
+
+    def never_hangs(self, sql: str) -> bool:
+        """Whether any live instance answers the text by itself."""
+        return statements.never_hangs(sql)
+
+    def can_be_asked(self, sql: str) -> bool:
+        """Whether asking for the buckets of this text is worth it and harmless."""
+        return statements.can_be_asked(sql)
+
+    def bucket_question(self, sql: str) -> str:
+        """The EXPLAIN of the text: same parameters, not executed, answered even while a leader is dead."""
+        return f"EXPLAIN {sql}"
+
+    def read_bucket_answer(self, rows: Sequence[Sequence[Any]]) -> BucketAnswer | None:
+        """The buckets an EXPLAIN named; None when it cannot be read."""
+        return explain.read_buckets(rows)
+
+
+_CAPABILITIES = frozenset(
+    {
+        Capability.SHARDED,
+        Capability.FORWARDING_NEEDS_EVERY_LEADER,
+        Capability.SELECTS_HAVE_NO_EFFECT,
+        Capability.LEADER_QUESTION,
+    }
+)

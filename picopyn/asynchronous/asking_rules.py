@@ -1,0 +1,124 @@
+"""Which statement texts may be asked about now, and which answers are worth checking.
+
+Pure: clock and random numbers come in. Both memories are bounded.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import OrderedDict
+from typing import TypeVar
+
+T = TypeVar("T")
+
+#: Seconds until a text is asked about again that we lacked a privilege for, or that the server was too
+#: busy for; doubles.
+FIRST_BACK_OFF = 5.0
+#: Seconds until a text is asked about again that the server refused; doubles. A table may be created
+#: meanwhile.
+REFUSED_BACK_OFF = 60.0
+#: Longest back-off in seconds.
+LONGEST_BACK_OFF = 3600.0
+#: Questions about one text that may run into their deadline before it counts as dangerous.
+MOST_TIMEOUTS = 3
+
+
+def may_have_parameters(query: str) -> bool:
+    """Whether a text may have parameters: a quick look, for every call that is not routed."""
+    return "$" in query or "?" in query
+
+
+class AskingRules:
+    """Texts that must not be asked about, for a time or for ever.
+
+    Args:
+        size: Number of texts remembered of each sort; the oldest leaves.
+    """
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._never: OrderedDict[str, None] = OrderedDict()
+        self._later: OrderedDict[str, tuple[float, int]] = OrderedDict()
+        self._timeouts: OrderedDict[str, int] = OrderedDict()
+
+    def may_ask(self, query: str, now: float) -> bool:
+        """Whether the text may be asked about now."""
+        if query in self._never:
+            return False
+        later = self._later.get(query)
+        return later is None or now >= later[0]
+
+    def never_again(self, query: str) -> None:
+        """A question about this text lost its connection: perhaps it killed the server."""
+        self._remember(self._never, query, None)
+
+    def timed_out(self, query: str) -> None:
+        """A question about this text was not answered in time: later, and after the third time never."""
+        self._remember(self._timeouts, query, self._timeouts.get(query, 0) + 1)
+        if self._timeouts[query] >= MOST_TIMEOUTS:
+            self.never_again(query)
+
+    def put_off(self, query: str, seconds: float, now: float) -> None:
+        """Ask again after a while, twice as long each time."""
+        _, times = self._later.get(query, (0.0, 0))
+        pause = min(LONGEST_BACK_OFF, seconds * 2.0 ** min(times, 20))
+        self._remember(self._later, query, (now + pause, times + 1))
+
+    def learned(self, query: str) -> None:
+        """All is well with this text."""
+        self._later.pop(query, None)
+        self._timeouts.pop(query, None)
+
+    def forgive(self, query: str) -> None:
+        """The text may be asked about again at once, unless a question about it lost its connection."""
+        self._later.pop(query, None)
+
+    def _remember(self, memory: OrderedDict[str, T], query: str, value: T) -> None:
+        memory[query] = value
+        memory.move_to_end(query)
+        while len(memory) > self._size:
+            memory.popitem(last=False)
+
+
+class CheckSchedule:
+    """Which calls' arguments are used to check a learned route: a text's first ones, then samples.
+
+    Args:
+        rng: Source of the sampling.
+        size: Number of texts remembered.
+        first: Number of a text's first argument sets that are all checked.
+        every: Later, one in so many on average.
+    """
+
+    def __init__(self, rng: random.Random, size: int, first: int = 20, every: int = 1000) -> None:
+        self._rng = rng
+        self._size = size
+        self._first = first
+        self._every = every
+        self._wait: dict[str, list[int]] = {}
+
+    def wants(self, query: str) -> bool:
+        """Whether this call of the text should be checked; called for every routed call, so it is short."""
+        entry = self._wait.get(query)
+        if entry is None:
+            entry = self._begin(query)
+        entry[1] -= 1
+        if entry[1] > 0:
+            return False
+        entry[0] += 1
+        entry[1] = 1 if entry[0] < self._first else self._rng.randint(1, 2 * self._every - 1)
+        return True
+
+    def restart(self, query: str) -> None:
+        """The text was learned anew: its first calls are checked again."""
+        self._wait.pop(query, None)
+
+    def clear(self) -> None:
+        """Forget every text."""
+        self._wait.clear()
+
+    def _begin(self, query: str) -> list[int]:
+        while len(self._wait) >= self._size:
+            del self._wait[next(iter(self._wait))]
+        entry = self._wait[query] = [0, 1]  # checks so far, calls until the next
+        return entry

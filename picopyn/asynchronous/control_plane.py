@@ -1,0 +1,174 @@
+"""The control plane of a pool: the tracker with its source, the metadata service, the leader finder, put together.
+
+It carries news from the tracker to the engine, and requests for a new look from the engine to the tracker. It decides
+nothing about calls.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from random import Random
+
+from picopyn.asynchronous.leader_finder import LeaderFinder
+from picopyn.asynchronous.metadata_service import QueryMetadataService
+from picopyn.asynchronous.reach import Reach
+from picopyn.asynchronous.topology_tracker import PollingTopologySource, TopologySource, TopologyTracker
+from picopyn.dialects.base import Dialect
+from picopyn.engine.cluster import Cluster
+from picopyn.engine.executor import Executor
+from picopyn.observe import Publisher, TopologyChanged
+from picopyn.settings import PoolSettings
+from picopyn.stats import MetadataStats, TopologyStats
+from picopyn.topology import Node, Topology, TopologyDiff, TopologySnapshot, difference
+
+_LOG = logging.getLogger(__name__)
+
+
+class ControlPlane:
+    """What a pool knows beyond its connections, and how it comes to know it. Owned by a pool.
+
+    Args:
+        settings: Intervals, sizes, the source of one's own.
+        dialect: The kind of server.
+        reach: Opens service connections.
+        publisher: Whom changes of the topology are told.
+        now: The engine's clock.
+        rng: Source of randomness.
+
+    Attributes:
+        tracker: Keeps the topology current.
+        metadata: Learns about statements.
+    """
+
+    def __init__(
+        self,
+        settings: PoolSettings,
+        dialect: Dialect,
+        reach: Reach,
+        publisher: Publisher,
+        now: Callable[[], float],
+        rng: Random,
+    ) -> None:
+        self._reach = reach
+        self._publisher = publisher
+        self._polls = settings.topology_source is None
+        self.metadata = QueryMetadataService(
+            reach.metadata,
+            settings.query_metadata_cache_size,
+            dialect=dialect,
+            bucket_counts=lambda: self.snapshot.bucket_counts,
+            now=now,
+            rng=rng,
+        )
+        self._finder = LeaderFinder(reach.to, self._key_select)
+        self._source: TopologySource = settings.topology_source or PollingTopologySource(
+            reach.topology, address_map=settings.address_map, leader_finder=self._finder, now=now
+        )
+        self.tracker = TopologyTracker(self._source, settings.topology_update_interval, now=now, rng=rng)
+        self._cluster: Cluster | None = None
+        self._executor: Executor | None = None
+        self._seen = self.snapshot
+
+    @property
+    def snapshot(self) -> TopologySnapshot:
+        """The newest snapshot."""
+        return self.tracker.topology.snapshot
+
+    async def start(self, cluster: Cluster, executor: Executor) -> None:
+        """Make the first connection, take the first look, hand it to the engine; learning starts in the background.
+
+        Raises:
+            AuthenticationFailed: A node refused the credentials.
+            NoNodeAvailable: No seed answered.
+        """
+        self._cluster, self._executor = cluster, executor
+        if self._polls:
+            await self._reach.introduce()
+        await self.tracker.start(self._refreshed)
+        self._adopt(self.snapshot)
+        cluster.jobs.spawn(self.metadata.start(), "picopyn metadata start")
+
+    def look_again(self, doubtful: Node | None = None) -> None:
+        """Ask for a refresh soon; the leader of a doubtful node's replicaset is asked for again where it was asked."""
+        if doubtful is not None and isinstance(self._source, PollingTopologySource):
+            self._source.doubt_leader(doubtful.replicaset_uuid)
+        self.tracker.trigger()
+
+    def topology_stats(self, now: float) -> TopologyStats:
+        """How the cluster is being looked at."""
+        snapshot = self.snapshot
+        age = None if snapshot.refreshed_at is None else snapshot.age(now)
+        looks = self._cluster.changes.looks if self._cluster is not None else 0
+        return TopologyStats(refreshes=looks, age=age, version=snapshot.version)
+
+    def metadata_stats(self) -> MetadataStats:
+        """How statements are being learned."""
+        stats = self.metadata.stats()
+        return MetadataStats(
+            cache_size=stats.cached,
+            pending=stats.pending,
+            hits=stats.hits,
+            misses=stats.misses,
+            learned=stats.learned,
+            refused=stats.refused,
+            unreadable=stats.unreadable,
+            skipped=stats.skipped,
+            dropped=stats.differences,
+        )
+
+    async def close(self) -> None:
+        """End everything; the source and the metadata service close their connections."""
+        await self.tracker.stop()
+        await self.metadata.stop()
+        await self._finder.close()
+        self._reach.terminate()
+
+    def terminate(self) -> None:
+        """The same at once."""
+        self.tracker.terminate()
+        self.metadata.terminate()
+        self._finder.terminate()
+        self._reach.terminate()
+
+    def _key_select(self, replicaset: str) -> tuple[str, tuple[object, ...]] | None:
+        owner = self.snapshot.owner
+        return self.metadata.keyed_select(lambda tier, bucket: owner(tier, bucket) == replicaset)
+
+    async def _refreshed(self, topology: Topology) -> None:
+        self._adopt(topology.snapshot)
+
+    def _adopt(self, snapshot: TopologySnapshot) -> None:
+        if self._cluster is None or self._executor is None:
+            return
+        diff, self._seen = difference(self._seen, snapshot), snapshot
+        if diff.empty:
+            self._cluster.confirm(snapshot)
+            return
+        self._cluster.adopt(snapshot)
+        moved = frozenset(uuid for uuid, (old, _) in diff.leaders.items() if old is not None)
+        if moved:
+            self._executor.leaders_moved(moved)
+        self._tell(diff, snapshot)
+
+    def _tell(self, diff: TopologyDiff, snapshot: TopologySnapshot) -> None:
+        _LOG.info(
+            "topology version %d: %d nodes added, %d removed, %d leaders changed, %d buckets moved",
+            snapshot.version,
+            len(diff.nodes_added),
+            len(diff.nodes_removed),
+            len(diff.leaders),
+            sum(diff.buckets_moved.values()),
+        )
+        if self._publisher.active:
+            self._publisher.notify(
+                TopologyChanged(
+                    version=snapshot.version,
+                    nodes_added=tuple(node.uuid for node in diff.nodes_added),
+                    nodes_removed=tuple(node.uuid for node in diff.nodes_removed),
+                    nodes_changed=tuple(after.uuid for _, after in diff.nodes_moved),
+                    leaders_changed=diff.leaders,
+                    buckets_moved=diff.buckets_moved,
+                    tiers_added=diff.tiers_added,
+                )
+            )

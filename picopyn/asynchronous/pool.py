@@ -1,0 +1,431 @@
+"""`Pool`: the public face, and the place where everything is put together.
+
+It decides the life cycle (new → open → closed) and nothing else: calls go to the engine's executor, facts come from the
+tracker, routes from the metadata service.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+import os
+from collections.abc import Awaitable, Callable
+from enum import Enum
+from random import Random
+from types import TracebackType
+from typing import Any
+
+from picopyn.asynchronous.acquired import AcquiredConnection, Acquiring
+from picopyn.asynchronous.control_plane import ControlPlane
+from picopyn.asynchronous.reach import Reach
+from picopyn.asynchronous.runtime import AsyncioRuntime
+from picopyn.asynchronous.transport import Address, Dialer
+from picopyn.dialects.base import Dialect, Purpose
+from picopyn.dialects.picodata import PicodataDialect
+from picopyn.engine.cluster import Cluster
+from picopyn.engine.executor import Executor
+from picopyn.engine.explain import explain
+from picopyn.engine.journal import Journal
+from picopyn.engine.node_pool import HookFailed, NodePool
+from picopyn.engine.request import Request
+from picopyn.engine.route_table import RouteTable
+from picopyn.engine.statistics import pool_stats
+from picopyn.errors import ConfigError, NoNodeAvailable, PoolClosed, UsageError
+from picopyn.observe import Publisher
+from picopyn.routing.explanation import RouteExplanation
+from picopyn.routing.plan import Role
+from picopyn.settings import PoolSettings
+from picopyn.stats import Counters, PoolStats
+from picopyn.topology import Node, TopologySnapshot
+
+_LOG = logging.getLogger("picopyn.asynchronous.pool")
+
+#: How long `close` lets running calls finish when the caller does not say (seconds).
+CLOSE_GRACE = 10.0
+
+
+class _State(Enum):
+    NEW = "not open yet"
+    OPENING = "opening"
+    OPEN = "open"
+    CLOSED = "closed"
+
+
+class Pool:
+    """A pool of connections to a cluster that sends every statement where it belongs.
+
+    ```
+    async with Pool("postgresql://app:secret@n1:4327,n2:4327/db") as pool:
+        await pool.execute("INSERT INTO orders VALUES ($1, $2)", 42, "eu")
+    ```
+
+    Args:
+        dsn: Connection string: a URI or `key=value` text, with one host or several.
+        settings: All settings as one value, instead of `dsn` and keywords.
+        **options: Settings by name; see [`PoolSettings`][picopyn.settings.PoolSettings]. A keyword wins over the same
+            word in the string.
+
+    Raises:
+        ConfigError: Something in the configuration cannot work; it names every problem. No socket was opened.
+    """
+
+    def __init__(self, dsn: str | None = None, *, settings: PoolSettings | None = None, **options: Any) -> None:
+        if settings is not None and (dsn is not None or options):
+            raise ConfigError("give either settings= or a connection string with keywords, not both")
+        self._settings = settings or PoolSettings.from_dsn(dsn or "", environment=os.environ, **options)
+        self._dialect = _dialect(self._settings.dialect)
+        self._default_role = Role(self._settings.role or "leader")
+        self._state = _State.NEW
+        self._rng = Random()
+        self._dialer = Dialer(self._settings, self._dialect)
+        self._control: ControlPlane
+        self._journal: Journal
+        self._cluster: Cluster
+        self._executor: Executor
+
+    def __repr__(self) -> str:
+        return f"<Pool {self._settings.dsn!r} {self._state.value}>"
+
+    # life cycle
+
+    async def open(self) -> Pool:
+        """Connect: returns when one node answers, and goes on filling in the background. A second call does nothing.
+
+        Raises:
+            AuthenticationFailed: A node refused the credentials; it was asked once, and no other node was.
+            NoNodeAvailable: No seed answered; it lists each with its reason.
+            PoolClosed: The pool was closed before.
+        """
+        if self._state is _State.CLOSED:
+            raise PoolClosed("the pool was closed; make a new one")
+        if self._state is _State.OPENING:
+            raise UsageError("open() is running already")
+        if self._state is _State.NEW:
+            self._state = _State.OPENING
+            try:
+                await self._connect()
+            except BaseException:
+                self._state = _State.NEW
+                self._drop_everything()
+                raise
+            self._state = _State.OPEN
+        return self
+
+    async def close(self, grace: float = CLOSE_GRACE) -> None:
+        """Refuse new calls, wake waiting ones with `PoolClosed`, let running ones finish, then drop the rest.
+
+        Args:
+            grace: How long running calls and borrowers may take (seconds).
+        """
+        if self._state is not _State.OPEN:
+            self._state = _State.CLOSED
+            return
+        self._state = _State.CLOSED
+        deadline = self._cluster.runtime.now() + grace
+        self._executor.closed = True
+        try:
+            await self._control.close()
+            await self._cluster.close(deadline)
+        except BaseException:
+            self._drop_everything()
+            raise
+
+    def terminate(self) -> None:
+        """Drop everything at once; calls in flight end with an error. Safe at any time."""
+        was_open, self._state = self._state is _State.OPEN, _State.CLOSED
+        if was_open:
+            self._drop_everything()
+
+    async def __aenter__(self) -> Pool:
+        return await self.open()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def wait_ready(
+        self, *, leaders: int | None = None, replicas: int | None = None, timeout: float | None = 10.0
+    ) -> None:
+        """Wait until nodes are known and connected.
+
+        Args:
+            leaders: How many leaders; None: every replicaset's.
+            replicas: How many others; None: every other Online node, unless `leaders` was given.
+            timeout: Longest wait (seconds); None: no limit.
+
+        Raises:
+            TimeoutError: They were not there in time.
+        """
+        self._check_open()
+        cluster = self._cluster
+        deadline = None if timeout is None else cluster.runtime.now() + timeout
+        while not cluster.is_ready(leaders, replicas):
+            await cluster.changes.wait(deadline)
+
+    # calls
+
+    async def execute(
+        self,
+        query: str,
+        *args: Any,
+        timeout: float | None = None,
+        role: str | None = None,
+        idempotent: bool | None = None,
+    ) -> str:
+        """Execute a statement.
+
+        Args:
+            query: Text with `$1`, `$2`, … for the arguments.
+            *args: Arguments.
+            timeout: Limit for the whole call: waiting, connecting, running (seconds). None: `command_timeout`.
+            role: `"leader"`, or `"prefer_leader"`: when the leader is away, a replica may answer a read.
+            idempotent: Your word on whether the statement may be sent twice after its connection broke.
+
+        Returns:
+            The server's status, like `"INSERT 0 1"`.
+
+        Raises:
+            AcquireTimeout: No connection became available in time; nothing was sent.
+            CallTimeout: The deadline ended while the server had the statement; for one that is not repeatable it is an
+                `OutcomeUnknown` too.
+            OutcomeUnknown: The connection broke, and the statement may have taken effect.
+            NoNodeAvailable: No node can be reached.
+            PoolClosed: The pool is closed.
+            asyncpg.PostgresError: What the server says about the statement.
+        """
+        request = self._request("execute", query, args, timeout, role, idempotent)
+        result: str = await self._executor.run(request)
+        return result
+
+    async def fetch(
+        self,
+        query: str,
+        *args: Any,
+        timeout: float | None = None,
+        role: str | None = None,
+        idempotent: bool | None = None,
+    ) -> list[Any]:
+        """Run a query and return all rows; parameters and errors as for `execute`."""
+        request = self._request("fetch", query, args, timeout, role, idempotent)
+        result: list[Any] = await self._executor.run(request)
+        return result
+
+    async def fetchrow(
+        self,
+        query: str,
+        *args: Any,
+        timeout: float | None = None,
+        role: str | None = None,
+        idempotent: bool | None = None,
+    ) -> Any:
+        """Run a query and return its first row, or None; parameters and errors as for `execute`."""
+        return await self._executor.run(self._request("fetchrow", query, args, timeout, role, idempotent))
+
+    async def fetchval(
+        self,
+        query: str,
+        *args: Any,
+        column: int | str = 0,
+        timeout: float | None = None,
+        role: str | None = None,
+        idempotent: bool | None = None,
+    ) -> Any:
+        """Run a query and return one value of its first row, or None; parameters and errors as for `execute`.
+
+        Args:
+            query: See `execute`.
+            *args: See `execute`.
+            column: Position or name of the value's column.
+            timeout: See `execute`.
+            role: See `execute`.
+            idempotent: See `execute`.
+        """
+        row = await self._executor.run(self._request("fetchrow", query, args, timeout, role, idempotent))
+        return None if row is None else row[column]
+
+    def acquire(self, *, timeout: float | None = None) -> Acquiring:
+        """Borrow a connection to a node chosen by load: `async with pool.acquire() as connection`.
+
+        What runs on it is not routed. Prefer the pool's own methods.
+
+        Args:
+            timeout: Longest wait (seconds); None: `acquire_timeout`.
+        """
+        return Acquiring(functools.partial(self._acquire, timeout))
+
+    async def release(self, connection: AcquiredConnection) -> None:
+        """Give back a connection that was acquired with `await`.
+
+        Raises:
+            UsageError: It was given back before.
+        """
+        connection.release()
+
+    # looking inside
+
+    @property
+    def settings(self) -> PoolSettings:
+        """The settings the pool was made with."""
+        return self._settings
+
+    @property
+    def topology(self) -> TopologySnapshot:
+        """The cluster as last seen; immutable, so hold it as long as you like.
+
+        Raises:
+            UsageError: The pool was never open.
+        """
+        if self._state is _State.NEW:
+            raise UsageError("the pool is not open yet: use `async with pool` or `await pool.open()`")
+        return self._cluster.snapshot
+
+    def stats(self) -> PoolStats:
+        """Gauges and counters, as of now; the value never changes afterwards."""
+        if self._state is _State.NEW:
+            return Counters().snapshot()
+        return pool_stats(
+            self._cluster,
+            self._journal,
+            self._control.topology_stats(self._cluster.runtime.now()),
+            self._control.metadata_stats(),
+        )
+
+    async def explain_route(self, query: str, *args: Any, role: str | None = None) -> RouteExplanation:
+        """Where a call would go now, and why; learns the text first. Nothing is executed."""
+        self._check_open()
+        metadata = await self._control.metadata.get_query_metadata(query, ask_without_parameters=True)
+        request = Request("explain", query, args, self._role(role), None, None, None)
+        request.asked = True
+        return explain(request, metadata, self._executor, self._cluster)
+
+    def update_topology_interval(self, seconds: float) -> None:
+        """Change how often the topology is refreshed; takes effect at once.
+
+        Args:
+            seconds: The new interval, at least 1.
+
+        Raises:
+            ValueError: The interval is too short.
+            RuntimeError: Periodic tracking is off.
+        """
+        self._check_open()
+        self._control.tracker.update_interval(seconds)
+
+    async def refresh_topology(self) -> TopologySnapshot:
+        """Look at the cluster now; what is returned is not older than the call."""
+        self._check_open()
+        await self._control.tracker.refresh_now()
+        return self._cluster.snapshot
+
+    # inside
+
+    def _request(
+        self,
+        method: str,
+        query: str,
+        args: tuple[Any, ...],
+        timeout: float | None,
+        role: str | None,
+        idempotent: bool | None,
+    ) -> Request:
+        if self._state is not _State.OPEN:
+            self._check_open()
+        if timeout is None:
+            timeout = self._settings.command_timeout
+        deadline = None if timeout is None else self._deadline(timeout)
+        asked_role = self._default_role if role is None else self._role(role)
+        return Request(method, query, args, asked_role, timeout, deadline, idempotent)
+
+    async def _acquire(self, timeout: float | None) -> AcquiredConnection:
+        self._check_open()
+        deadline = None if timeout is None else self._deadline(timeout)
+        request = Request("acquire", "", (), self._default_role, timeout, deadline, None)
+        pool, link = await self._executor.acquire(request)
+        return AcquiredConnection(link, pool.node, functools.partial(self._give_back, pool))
+
+    def _give_back(self, pool: NodePool, link: Any, sound: bool) -> None:
+        if sound:
+            self._executor.give(pool, link)
+        else:
+            pool.drop(link, "state_unknown")
+
+    def _deadline(self, timeout: float) -> float:
+        if not timeout > 0:
+            raise ValueError(f"timeout must be a number of seconds above 0, not {timeout!r}")
+        return self._cluster.runtime.now() + timeout
+
+    def _role(self, role: str | None) -> Role:
+        if role is None:
+            return self._default_role
+        try:
+            return Role(role)
+        except ValueError:
+            raise ConfigError(f"role must be 'leader' or 'prefer_leader', not {role!r}") from None
+
+    def _check_open(self) -> None:
+        if self._state is _State.CLOSED:
+            raise PoolClosed("the pool is closed")
+        if self._state is not _State.OPEN:
+            raise UsageError("the pool is not open yet: use `async with pool` or `await pool.open()`")
+
+    async def _connect(self) -> None:
+        settings, dialect = self._settings, self._dialect
+        runtime = AsyncioRuntime(self._open_connection)
+        self._journal = journal = Journal(Counters(), Publisher(settings.on_event), runtime.now)
+        seeds = [_address(endpoint.with_default_port(dialect.default_port)) for endpoint in settings.endpoints]
+        reach = Reach(self._dialer, dialect, seeds, settings.connect_timeout, lambda: control.snapshot, self._rng)
+        self._control = control = ControlPlane(settings, dialect, reach, journal.publisher, runtime.now, self._rng)
+        self._cluster = cluster = Cluster(
+            runtime, dialect, settings, control.snapshot, journal, control.look_again, self._rng
+        )
+        routes = RouteTable(control.metadata, dialect.key_hash, lambda: cluster.snapshot.bucket_counts)
+        self._executor = Executor(cluster, routes, control.metadata, dialect, journal.counters)
+        await control.start(cluster, self._executor)
+        await self._first_connection(cluster)
+
+    async def _first_connection(self, cluster: Cluster) -> None:
+        """Wait for one connection of the node pools; the rest are made in the background."""
+        deadline = cluster.runtime.now() + self._settings.connect_timeout
+        while not any(pool.slots.size for pool in cluster.pools):
+            try:
+                await cluster.changes.wait(deadline)
+            except TimeoutError:
+                health = {node.address: cluster.health.of(node.uuid) for node in cluster.snapshot.nodes()}
+                reasons = {address: state.reason or "no answer yet" for address, state in health.items()}
+                what = "no node of the cluster can be connected to" if reasons else "the topology lists no usable node"
+                raise NoNodeAvailable(what, reasons) from None
+
+    async def _open_connection(self, node: Node, purpose: Purpose) -> Any:
+        connection = await self._dialer.dial((node.host, node.port), purpose)
+        hook: Callable[[Any], Awaitable[None]] | None = self._settings.after_connect
+        if hook is not None:
+            try:
+                async with asyncio.timeout(self._settings.connect_timeout):
+                    await hook(connection)
+            except BaseException as error:
+                connection.terminate()
+                if isinstance(error, Exception):
+                    raise HookFailed from error
+                raise
+        return connection
+
+    def _drop_everything(self) -> None:
+        for part in ("_executor", "_control", "_cluster"):
+            owner = getattr(self, part, None)
+            if isinstance(owner, Executor):
+                owner.closed = True
+            elif owner is not None:
+                owner.terminate()
+
+
+def _dialect(named: Any) -> Dialect:
+    if named in ("auto", "picodata"):
+        return PicodataDialect()
+    dialect: Dialect = named
+    return dialect
+
+
+def _address(endpoint: Any) -> Address:
+    return endpoint.host, endpoint.port

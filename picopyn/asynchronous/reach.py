@@ -1,0 +1,142 @@
+"""Service connections: from what is known of the cluster to one connection, to whichever node is awake.
+
+The control plane (topology, statement metadata, leader questions) asks here for connections; they belong to whoever
+asked and are not part of the node pools. A node that hangs delays nobody: candidates are asked in parallel for a first
+word, and only one that answers is sent credentials.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncGenerator, Callable, Sequence
+from random import Random
+
+from picopyn.asynchronous.connection import Connection
+from picopyn.asynchronous.transport import Address, Dialer, awake
+from picopyn.dialects.base import Dialect, Purpose
+from picopyn.errors import AuthenticationFailed, Fault, NoNodeAvailable
+from picopyn.topology import Node, TopologySnapshot
+
+_LOG = logging.getLogger("picopyn.asynchronous.reach")
+
+
+class Reach:
+    """Finds a node that answers and connects to it. Owned by a pool.
+
+    Args:
+        dialer: Opens connections.
+        dialect: Tells what a refusal means.
+        seeds: Addresses of the connection string.
+        connect_timeout: Limit for one address (seconds).
+        known: The cluster as last seen.
+        rng: Source of randomness for the order.
+    """
+
+    def __init__(
+        self,
+        dialer: Dialer,
+        dialect: Dialect,
+        seeds: Sequence[Address],
+        connect_timeout: float,
+        known: Callable[[], TopologySnapshot],
+        rng: Random,
+    ) -> None:
+        self._dialer = dialer
+        self._dialect = dialect
+        self._seeds = tuple(seeds)
+        self._connect_timeout = connect_timeout
+        self._known = known
+        self._rng = rng
+        self._introduced: Connection | None = None
+
+    async def introduce(self) -> None:
+        """Make the first connection of a pool; it is kept for the first `topology()`.
+
+        Raises:
+            AuthenticationFailed: A node refused the credentials; no other one was asked.
+            NoNodeAvailable: No seed answered; it lists the reason of each.
+        """
+        self._introduced = await self._connect(Purpose.TOPOLOGY, [self._seeds])
+
+    async def topology(self) -> Connection | None:
+        """A connection to read the topology with, or None when no node can be reached."""
+        introduced, self._introduced = self._introduced, None
+        if introduced is not None and not introduced.is_closed():
+            return introduced
+        return await self._quietly(Purpose.TOPOLOGY, self._by_leadership(leaders_last=False))
+
+    async def metadata(self, on_notice: Callable[[str], None]) -> Connection | None:
+        """A connection to ask about statements with, to a node that leads nobody if there is one; or None."""
+        return await self._quietly(Purpose.METADATA, self._by_leadership(leaders_last=True), on_notice)
+
+    async def to(self, node: Node) -> Connection | None:
+        """A connection to ask one node whether it leads; or None when it cannot be reached."""
+        return await self._quietly(Purpose.LEADER_QUESTION, [[(node.host, node.port)]])
+
+    def terminate(self) -> None:
+        """Drop what was not fetched."""
+        introduced, self._introduced = self._introduced, None
+        if introduced is not None:
+            introduced.terminate()
+
+    def _by_leadership(self, *, leaders_last: bool) -> list[list[Address]]:
+        snapshot = self._known()
+        nodes = list(snapshot.nodes())
+        self._rng.shuffle(nodes)
+        leaders = set(snapshot.nodes(role="leader")) if leaders_last else set()
+        followers = [(node.host, node.port) for node in nodes if node not in leaders]
+        return [followers, [(node.host, node.port) for node in leaders], list(self._seeds)]
+
+    async def _quietly(
+        self, purpose: Purpose, groups: Sequence[Sequence[Address]], on_notice: Callable[[str], None] | None = None
+    ) -> Connection | None:
+        try:
+            return await self._connect(purpose, groups, on_notice)
+        except (NoNodeAvailable, AuthenticationFailed) as error:
+            _LOG.debug("no connection for %s: %s", purpose.value, error)
+            return None
+
+    async def _connect(
+        self, purpose: Purpose, groups: Sequence[Sequence[Address]], on_notice: Callable[[str], None] | None = None
+    ) -> Connection:
+        failed: dict[Address, str] = {}
+        connection: Connection | None = None
+        answering = awake([group for group in groups if group], self._connect_timeout, failed)
+        try:
+            connection = await self._first(answering, purpose, on_notice, failed)
+        finally:
+            await _finish(answering, connection)
+        if connection is not None:
+            return connection
+        reasons = {f"{host}:{port}": reason for (host, port), reason in failed.items()}
+        raise NoNodeAvailable("no node can be reached", reasons)
+
+    async def _first(
+        self,
+        answering: AsyncGenerator[Address, None],
+        purpose: Purpose,
+        on_notice: Callable[[str], None] | None,
+        failed: dict[Address, str],
+    ) -> Connection | None:
+        async for address in answering:
+            try:
+                return await self._dialer.dial(address, purpose, on_notice)
+            except Exception as error:
+                failed[address] = self._reason(error, address)
+        return None
+
+    def _reason(self, error: Exception, address: Address) -> str:
+        sqlstate = getattr(error, "sqlstate", None)
+        if sqlstate is not None and self._dialect.fault(sqlstate, str(error)) is Fault.AUTH:
+            raise AuthenticationFailed(f"{address[0]}:{address[1]} refused the credentials: {error}") from error
+        return str(error) or f"no answer within {self._connect_timeout:g} s"
+
+
+async def _finish(answering: AsyncGenerator[Address, None], connection: Connection | None) -> None:
+    """End the asking; a connection made meanwhile is not lost when that is cancelled."""
+    try:
+        await answering.aclose()
+    except BaseException:
+        if connection is not None:
+            connection.terminate()
+        raise

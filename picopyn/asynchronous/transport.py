@@ -1,0 +1,139 @@
+"""Dialling: from an address and a purpose to an authenticated connection, and asking seeds who is awake.
+
+A node that hangs accepts TCP and says nothing, so the first word decides: seeds are asked in parallel with the one
+question every PostgreSQL-protocol server answers before it knows who asks (`SSLRequest`: one byte, `S` or `N`;
+`picodata-protocol.md` section 8 for Picodata). No password is sent by that, so a wrong one reaches one node only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections.abc import AsyncGenerator, Callable, Sequence
+from typing import Any
+
+import asyncpg
+
+from picopyn.asynchronous.connection import Connection
+from picopyn.dialects.base import Dialect, Purpose
+from picopyn.errors import Fault
+from picopyn.settings import PoolSettings
+
+_SSL_REQUEST = struct.pack("!II", 8, 80877103)
+Address = tuple[str, int]
+
+#: How much later a less preferred group of addresses is asked (seconds).
+STAGGER = 0.1
+
+
+class Dialer:
+    """Opens connections with the credentials of one pool.
+
+    Args:
+        settings: Credentials, time limits, statement cache.
+        dialect: The kind of server: decides the start-up options of each purpose.
+    """
+
+    def __init__(self, settings: PoolSettings, dialect: Dialect) -> None:
+        self._settings = settings
+        self._dialect = dialect
+
+    async def dial(
+        self, address: Address, purpose: Purpose, on_notice: Callable[[str], None] | None = None
+    ) -> Connection:
+        """Open one connection within the connect timeout.
+
+        Raises:
+            TimeoutError: The node did not complete the hand-shake in time.
+            OSError: It could not be reached.
+            asyncpg.PostgresError: It refused.
+        """
+        settings = self._settings
+        connection: Any = await asyncpg.connect(
+            host=address[0],
+            port=address[1],
+            user=settings.user,
+            password=settings.password,
+            database=settings.database,
+            ssl=settings.ssl,
+            timeout=settings.connect_timeout,
+            statement_cache_size=settings.statement_cache_size,
+            server_settings=self._start_up(purpose),
+            connection_class=Connection,
+        )
+        connection.read_into_kept_buffer()
+        connection.on_notice = on_notice
+        connection.endpoint = address
+        return connection  # type: ignore[no-any-return]
+
+    def _start_up(self, purpose: Purpose) -> dict[str, str]:
+        settings = self._settings
+        keys = {**settings.server_settings, **self._dialect.startup_options(purpose)}
+        options = [settings.options, settings.server_settings.get("options"), keys.get("options")]
+        if joined := ",".join(dict.fromkeys(option for option in options if option)):
+            keys["options"] = joined
+        if settings.application_name is not None:
+            keys.setdefault("application_name", settings.application_name)
+        return keys
+
+
+async def awake(
+    groups: Sequence[Sequence[Address]], timeout: float, failed: dict[Address, str]
+) -> AsyncGenerator[Address, None]:
+    """Ask addresses in parallel whether somebody answers; yield those that do, in the order of their answers.
+
+    Args:
+        groups: Whom to ask; each group is asked `STAGGER` seconds after the one before it.
+        timeout: Limit for each answer (seconds).
+        failed: Receives the reason for every address that did not answer.
+    """
+    asking: dict[asyncio.Task[None], Address] = {}
+    for number, group in enumerate(groups):
+        for address in group:
+            if address not in asking.values():
+                asking[asyncio.create_task(_first_word(address, timeout, number * STAGGER))] = address
+    try:
+        pending = set(asking)
+        while pending:
+            done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
+            for asked in done:
+                error = asked.exception()
+                if error is None:
+                    yield asking[asked]
+                else:
+                    failed[asking[asked]] = str(error) or f"no answer within {timeout:g} s"
+    finally:
+        for asked in asking:
+            asked.cancel()
+        await asyncio.gather(*asking, return_exceptions=True)
+
+
+async def _first_word(address: Address, timeout: float, delay: float) -> None:
+    if delay:
+        await asyncio.sleep(delay)
+    async with asyncio.timeout(timeout):
+        reader, writer = await _connect(address)
+        try:
+            writer.write(_SSL_REQUEST)
+            if not await reader.read(1):
+                raise ConnectionError("the server closed the connection")
+        finally:
+            writer.transport.abort()
+
+
+async def _connect(address: Address) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    host, port = address
+    if host.startswith("/"):
+        return await asyncio.open_unix_connection(f"{host}/.s.PGSQL.{port}")
+    return await asyncio.open_connection(host, port)
+
+
+def fault(error: BaseException) -> Fault | None:
+    """What an error of the connection itself means; None when the server or the caller's arguments speak."""
+    if isinstance(error, asyncpg.exceptions.ConnectionDoesNotExistError):
+        return Fault.LOST
+    if isinstance(error, asyncpg.InterfaceError):
+        return Fault.NOT_SENT if "connection is closed" in str(error) else None
+    if isinstance(error, OSError | asyncpg.InternalClientError):
+        return Fault.LOST
+    return None

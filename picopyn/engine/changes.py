@@ -1,0 +1,61 @@
+"""Waiting for the cluster to change: a snapshot, a node's reachability, what is known of statements.
+
+Calls that have to wait for any of it wait here, holding no connection and no slot of a server. They are all woken by
+every change and plan again; changes are rare.
+"""
+
+from __future__ import annotations
+
+from picopyn.engine.runtime import Runtime, Waiter
+
+
+class Changes:
+    """The bell that waiting calls listen to. Owned by a cluster.
+
+    Args:
+        runtime: The world.
+
+    Attributes:
+        looks: How many times the cluster was looked at, with or without news.
+        eager: Pauses of probes that end as soon as a call begins to wait.
+    """
+
+    __slots__ = ("_runtime", "_waiting", "eager", "looks")
+
+    def __init__(self, runtime: Runtime) -> None:
+        self.looks = 0
+        self.eager: set[Waiter[None]] = set()
+        self._runtime = runtime
+        self._waiting: set[Waiter[None]] = set()
+
+    @property
+    def waiting(self) -> int:
+        """Calls that wait now."""
+        return len(self._waiting)
+
+    def ring(self) -> None:
+        """Something changed: wake everybody who waits."""
+        waiting, self._waiting = self._waiting, set()
+        for waiter in waiting:
+            waiter.wake(None)
+
+    def looked(self) -> None:
+        """The cluster was looked at: wake everybody, changed or not."""
+        self.looks += 1
+        self.ring()
+
+    async def wait(self, deadline: float | None) -> None:
+        """Wait for the next change.
+
+        Raises:
+            TimeoutError: The deadline passed.
+        """
+        waiter = self._runtime.waiter()
+        self._waiting.add(waiter)
+        pauses, self.eager = self.eager, set()
+        for pause in pauses:
+            pause.wake(None)
+        try:
+            await waiter.wait(deadline)
+        finally:
+            self._waiting.discard(waiter)

@@ -1,0 +1,357 @@
+"""The routed call: plan, take a connection, send, and decide what to do when that fails.
+
+One loop serves every call. A statement whose key is not known is not another path, only a longer list of candidates and
+another counted reason. On any `BaseException` a connection that is not known to be idle is dropped.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Awaitable, Sequence
+from enum import Enum
+from typing import Any, NoReturn, Protocol
+
+from picopyn.dialects.base import Capability, Dialect
+from picopyn.engine import failures
+from picopyn.engine.cluster import Cluster
+from picopyn.engine.flights import Flights
+from picopyn.engine.node_pool import NodePool, NodeUnreachable
+from picopyn.engine.request import Request
+from picopyn.engine.route_table import CompiledRoute, RouteTable
+from picopyn.engine.runtime import Link
+from picopyn.errors import AuthenticationFailed, ConnectionLost, Fault, PoolClosed
+from picopyn.query_metadata import PreparedStatementMetadata
+from picopyn.routing.plan import Plan, Role, Wait
+from picopyn.routing.retry import LOSS_MEMORY, Action, Call, decide
+from picopyn.routing.route import RouteKind
+from picopyn.stats import Counters
+from picopyn.topology import Node
+
+#: First pause after a whole round of candidates failed without the cluster having changed (seconds); it doubles.
+BACK_OFF = 0.05
+LONGEST_BACK_OFF = 1.0
+
+
+class _Verdict(Enum):
+    """What the loop does after a failed attempt."""
+
+    ANSWERED = "there is a result after all"
+    NEXT_CANDIDATE = "try the next candidate"
+    PLAN_AGAIN = "make a new plan"
+
+
+class Learner(Protocol):
+    """What the executor asks of the metadata service."""
+
+    async def get_query_metadata(
+        self, query: str, *, ask_without_parameters: bool = False
+    ) -> PreparedStatementMetadata | None:
+        """Learn about a text now, and wait for it."""
+        ...
+
+    def evict(self, query: str) -> None:
+        """Forget what is known of a text."""
+        ...
+
+    def check_later(self, query: str, args: Sequence[Any]) -> None:
+        """Compare, in the background, where a call went with what the server says."""
+        ...
+
+
+class Executor:
+    """Runs calls on a cluster.
+
+    Args:
+        cluster: Node pools, snapshot, reachability.
+        routes: Compiled routes by text.
+        learner: Learns about texts.
+        dialect: The kind of server.
+        counters: Where calls are counted.
+    """
+
+    def __init__(
+        self, cluster: Cluster, routes: RouteTable, learner: Learner, dialect: Dialect, counters: Counters
+    ) -> None:
+        self.closed = False
+        self.flights = Flights(cluster.runtime)
+        self._cluster = cluster
+        self._routes = routes
+        self._learner = learner
+        self._dialect = dialect
+        self._counters = counters
+        self._selects_repeatable = Capability.SELECTS_HAVE_NO_EFFECT in dialect.capabilities
+        self._losses: dict[str, deque[float]] = {}
+
+    async def run(self, request: Request) -> Any:
+        """Run one call.
+
+        Raises:
+            PoolClosed: The pool was closed meanwhile.
+            AcquireTimeout: No connection became available in time; nothing was sent.
+            NoNodeAvailable: The same, and no node can be reached at all.
+            CallTimeout: The deadline ended while the server had the statement.
+            OutcomeUnknown: It may have happened, and nobody can tell.
+            asyncpg.PostgresError: The server's own error.
+        """
+        rounds = 0
+        while True:
+            plan, compiled = self.plan(request)
+            request.plan = plan
+            if plan.wait is not None:
+                await self._wait(request, plan)
+                continue
+            for candidate in plan.candidates:
+                pool = self._cluster.pool(candidate)
+                link = pool.try_take() or await self._take(request, pool)
+                if link is None:
+                    continue
+                self.flights.depart(link, request)
+                try:
+                    result = await self._send(request, link)
+                except BaseException as error:
+                    verdict, result = await self._recover(request, pool, link, error)
+                    if verdict is _Verdict.NEXT_CANDIDATE:
+                        continue
+                    if verdict is _Verdict.PLAN_AGAIN:
+                        break
+                self.flights.arrive(link)
+                self.give(pool, link)
+                self._counters.calls["waited_for_leader" if request.waited else plan.reason] += 1
+                if compiled is not None and compiled.due_for_check():
+                    self._learner.check_later(request.query, request.args)
+                return result
+            else:
+                rounds += 1
+                await self._pause(request, rounds)
+
+    async def acquire(self, request: Request) -> tuple[NodePool, Link]:
+        """Take a connection for longer than one call, to a node that is chosen by load.
+
+        Returns:
+            The connection and the node pool it has to be given back to.
+
+        Raises:
+            AcquireTimeout: None became available in time.
+            NoNodeAvailable: No node can be reached.
+        """
+        rounds = 0
+        while True:
+            for candidate in self._cluster.planner.anywhere().candidates:
+                pool = self._cluster.pool(candidate)
+                link = pool.try_take() or await self._take(request, pool)
+                if link is not None:
+                    return pool, link
+            rounds += 1
+            await self._pause(request, rounds)
+
+    def give(self, pool: NodePool, link: Link) -> None:
+        """Give back a connection."""
+        pool.give(link)
+        if self.closed:
+            self._cluster.changes.ring()
+
+    def leaders_moved(self, replicasets: frozenset[str]) -> None:
+        """Leaders have changed: what that may have left hanging is ended after a short grace."""
+        suspects = self.flights.suspects(replicasets)
+        if suspects:
+            self._cluster.jobs.spawn(self.flights.end_if_stuck(suspects), "picopyn stuck calls")
+
+    def plan(self, request: Request) -> tuple[Plan, CompiledRoute | None]:
+        """The plan of a call as of now, and the route it was made from; nothing is sent."""
+        if self.closed:
+            raise PoolClosed("the pool is closed")
+        planner = self._cluster.planner
+        compiled = self._routes.get(request.query) if request.args or request.asked else None
+        if compiled is None:
+            return self._plan_unknown(request), None
+        if compiled.bucket is not None:
+            bucket = compiled.bucket(request.args)
+            if bucket is not None:
+                read, reason = self._read(request), compiled.reason
+                return planner.for_bucket(compiled.tier, bucket, request.role, read=read, reason=reason), compiled
+        elif compiled.buckets is not None:
+            buckets = compiled.buckets(request.args)
+            if buckets is not None:
+                return planner.for_buckets(compiled.tier, buckets, request.role, read=self._read(request)), compiled
+        elif compiled.route.kind is RouteKind.ANY_NODE:
+            return planner.anywhere(), compiled
+        return planner.spread(compiled.route.tier, compiled.otherwise), compiled
+
+    def _plan_unknown(self, request: Request) -> Plan:
+        plan = self._cluster.planner.unlearned()
+        if plan.wait is not Wait.LEARN:
+            return plan
+        if self._dialect.never_hangs(request.query):
+            return self._cluster.planner.anywhere()
+        if request.asked or not self._dialect.can_be_asked(request.query):
+            return Plan((), plan.reason, wait=Wait.TIER, missing=plan.missing)
+        return plan
+
+    def _read(self, request: Request) -> bool:
+        return request.role is not Role.LEADER and self._dialect.is_read(request.query)
+
+    # sending
+
+    def _send(self, request: Request, link: Link) -> Awaitable[Any]:
+        send = getattr(link, request.method)
+        deadline = request.deadline
+        timeout = None if deadline is None else max(deadline - self._cluster.runtime.now(), 0.001)
+        answer: Awaitable[Any] = send(request.query, *request.args, timeout=timeout)
+        return answer
+
+    # waiting
+
+    async def _take(self, request: Request, pool: NodePool) -> Link | None:
+        try:
+            return await pool.take(self._patience(request))
+        except NodeUnreachable as error:
+            self._unreachable(request, pool.node, error)
+            return None
+        except TimeoutError as error:
+            raise self._not_acquired(request, f"a free connection to {pool.node.name}") from error
+
+    async def _wait(self, request: Request, plan: Plan) -> None:
+        if plan.wait is Wait.LEARN:
+            request.asked = True
+            self._cluster.jobs.spawn(self._learn(request.query), "picopyn learn")
+        self._cluster.ask_refresh()
+        request.waited = True
+        try:
+            await self._cluster.changes.wait(self._patience(request))
+        except TimeoutError as error:
+            raise self._not_acquired(request, failures.awaited(plan, self._cluster.snapshot)) from error
+
+    async def _pause(self, request: Request, rounds: int) -> None:
+        """Every candidate was tried in vain: wait for a change, but not for long."""
+        if self.closed:
+            raise PoolClosed("the pool is closed")
+        patience, now = self._patience(request), self._cluster.runtime.now()
+        if patience is not None and now >= patience:
+            raise self._not_acquired(request, "a reachable node")
+        pause = now + min(BACK_OFF * 2.0**rounds, LONGEST_BACK_OFF)
+        try:
+            await self._cluster.changes.wait(pause if patience is None else min(patience, pause))
+        except TimeoutError:
+            return
+
+    async def _learn(self, query: str) -> None:
+        await self._learner.get_query_metadata(query, ask_without_parameters=True)
+        self._cluster.changes.ring()
+
+    async def _await_refresh(self, request: Request, doubtful: Node) -> None:
+        cluster = self._cluster
+        seen = cluster.changes.looks
+        cluster.ask_refresh(doubtful)
+        try:
+            while cluster.changes.looks == seen and not self.closed:
+                await cluster.changes.wait(self._patience(request))
+        except TimeoutError as error:
+            raise self._not_acquired(request, "a newer look at the cluster") from error
+
+    def _patience(self, request: Request) -> float | None:
+        limit = self._cluster.settings.acquire_timeout
+        if request.patience is None and limit is not None:
+            request.patience = self._cluster.runtime.now() + limit
+        return request.patience
+
+    # failures
+
+    async def _recover(
+        self, request: Request, pool: NodePool, link: Link, error: BaseException
+    ) -> tuple[_Verdict, Any]:
+        """Decide about a failed attempt.
+
+        Returns:
+            What the loop does next, and the result where there is one after all. Otherwise it raises the caller's error.
+        """
+        if isinstance(error, Exception) and not request.prepared_again:
+            fault = self._cluster.fault(error)
+            if fault is Fault.STALE_PLAN:
+                return await self._prepare_again(request, pool, link)
+        self.flights.arrive(link)
+        if not isinstance(error, Exception):
+            pool.drop(link, "state_unknown")
+            raise error
+        if isinstance(error, TimeoutError) and error.errno is None:
+            pool.drop(link, "timeout")
+            self._cluster.suspect(pool.node, "a call timed out")
+            repeatable = self._repeatable(request)
+            self._counters.outcome_unknown += not repeatable
+            raise failures.timed_out(request, pool.node, repeatable=repeatable) from error
+        fault = self._cluster.fault(error)
+        if self._cluster.runtime.fault(error) is None:
+            self.give(pool, link)
+        else:
+            pool.drop(link, "broken")
+        return await self._act(request, pool.node, error, fault), None
+
+    async def _prepare_again(self, request: Request, pool: NodePool, link: Link) -> tuple[_Verdict, Any]:
+        """The statement was prepared before the schema changed, and nothing was done: once more, freshly prepared."""
+        request.prepared_again = True
+        link.forget_statements()
+        self._learner.evict(request.query)
+        self._counters.retried(Fault.STALE_PLAN)
+        try:
+            return _Verdict.ANSWERED, await self._send(request, link)
+        except BaseException as error:
+            return await self._recover(request, pool, link, error)
+
+    async def _act(self, request: Request, node: Node, error: Exception, fault: Fault) -> _Verdict:
+        request.sent += fault is not Fault.NOT_SENT
+        losses = self._count_loss(request.query) if fault is Fault.LOST else 0
+        action = decide(fault, Call(self._repeatable(request), request.sent, losses, request.prepared_again))
+        if action is Action.RAISE:
+            self._raise(request, node, error, fault)
+        request.tried(node, f"{fault.value}: {failures.first_line(error)}")
+        if action is Action.OUTCOME_UNKNOWN or self._is_half_done(request, error, fault):
+            self._counters.outcome_unknown += 1
+            raise failures.outcome_unknown(request, node, error, self._cluster.runtime.fault(error)) from error
+        self._counters.retried(fault)
+        if action is Action.AWAIT_REFRESH:
+            await self._await_refresh(request, node)
+        elif action is Action.BACK_OFF:
+            await self._pause(request, request.sent)
+        return _Verdict.NEXT_CANDIDATE if action is Action.NEXT_NODE else _Verdict.PLAN_AGAIN
+
+    def _raise(self, request: Request, node: Node, error: Exception, fault: Fault) -> NoReturn:
+        request.annotate(error)
+        error.add_note(f"picopyn: attempt {len(request.attempts) + 1} at {node.name} ({node.address})")
+        if fault is Fault.AUTH:
+            raise AuthenticationFailed(failures.first_line(error)) from error
+        if fault is Fault.LOST:
+            raise request.annotate(ConnectionLost(f"{node.address}: {failures.first_line(error)}")) from error
+        raise error
+
+    def _is_half_done(self, request: Request, error: Exception, fault: Fault) -> bool:
+        """Whether a write over several replicasets was refused by one, and may have happened at another."""
+        if fault in (Fault.NOT_SENT, Fault.LOST) or self._repeatable(request):
+            return False
+        spread = request.plan is not None and not request.plan.direct
+        return spread and self._dialect.is_partial(getattr(error, "sqlstate", None), str(error))
+
+    def _repeatable(self, request: Request) -> bool:
+        if request.idempotent is not None:
+            return request.idempotent
+        return self._selects_repeatable and self._dialect.is_read(request.query)
+
+    def _count_loss(self, query: str) -> int:
+        """Connections a text lost lately: one that fells its server is not carried to a third node."""
+        now = self._cluster.runtime.now()
+        if len(self._losses) > 1000:
+            self._losses = {text: lost for text, lost in self._losses.items() if now - lost[-1] < LOSS_MEMORY}
+        losses = self._losses.setdefault(query, deque(maxlen=8))
+        losses.append(now)
+        return sum(now - lost < LOSS_MEMORY for lost in losses)
+
+    def _unreachable(self, request: Request, node: Node, error: NodeUnreachable) -> None:
+        cause = error.__cause__
+        if isinstance(cause, Exception) and self._cluster.fault(cause) is Fault.AUTH:
+            raise AuthenticationFailed(f"{node.address}: {failures.first_line(cause)}") from cause
+        request.tried(node, str(error))
+
+    def _not_acquired(self, request: Request, awaited: str) -> Exception:
+        if self.closed:
+            return PoolClosed("the pool was closed while the call waited")
+        self._counters.acquire_timeouts += 1
+        limit = self._cluster.settings.acquire_timeout if request.timeout is None else request.timeout
+        return failures.not_acquired(request, awaited, limit or 0.0, self._cluster.snapshot, self._cluster.health)

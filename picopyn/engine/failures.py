@@ -1,0 +1,65 @@
+"""The errors a call ends with: what was attempted, on which node, within what deadline, what to change.
+
+No parameter value and no secret gets into a text here.
+"""
+
+from __future__ import annotations
+
+from picopyn.engine.request import Request
+from picopyn.errors import AcquireTimeout, CallTimeout, Fault, NoNodeAvailable, OutcomeUnknown, WriteLost, WriteTimeout
+from picopyn.routing.health import Health
+from picopyn.routing.plan import Plan
+from picopyn.topology import Node, TopologySnapshot
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of an error's text, or its class."""
+    return str(error).partition("\n")[0] or type(error).__name__
+
+
+def timed_out(request: Request, node: Node, *, repeatable: bool) -> CallTimeout:
+    """The deadline ended while a node had the statement."""
+    text = (
+        f"{request.method}() got no answer from {node.name} ({node.address}) within {request.timeout or 0:g} s; "
+        "give it a longer timeout, or look at the node"
+    )
+    if repeatable:
+        return request.annotate(CallTimeout(text))
+    return request.annotate(WriteTimeout(f"{text}. It may still take effect"))
+
+
+def outcome_unknown(request: Request, node: Node, error: Exception, broke: Fault | None) -> OutcomeUnknown:
+    """A statement that must not be repeated failed in a way that leaves open whether it happened.
+
+    Args:
+        request: The call.
+        node: Where it was sent.
+        error: What happened.
+        broke: What that means for the connection; None when it is the server who said so.
+    """
+    advice = "Look before you repeat it, or declare the call idempotent=True"
+    if broke is not None:
+        text = f"the connection to {node.name} ({node.address}) broke after {request.method}() had sent its statement"
+        return request.annotate(WriteLost(f"{text}; it may have taken effect. {advice}"))
+    text = f"{request.method}() at {node.name} ({node.address}) failed on its way to another node"
+    return request.annotate(OutcomeUnknown(f"{text}; it may have taken effect, or a part of it. {advice}"))
+
+
+def not_acquired(
+    request: Request, awaited: str, limit: float, snapshot: TopologySnapshot, health: Health
+) -> AcquireTimeout | NoNodeAvailable:
+    """No connection became available in time."""
+    reasons = {node.address: health.of(node.uuid).reason for node in snapshot.nodes()}
+    if all(reasons.values()):
+        return request.annotate(NoNodeAvailable(f"{request.method}() found no reachable node in {limit:g} s", reasons))
+    down = "; ".join(f"{address}: {reason}" for address, reason in reasons.items() if reason)
+    text = f"{request.method}() waited {limit:g} s for {awaited}" + (f" ({down})" if down else "")
+    return request.annotate(AcquireTimeout(f"{text}; nothing was sent. Allow more time, or look at the cluster"))
+
+
+def awaited(plan: Plan, snapshot: TopologySnapshot) -> str:
+    """What a waiting plan waits for, in words."""
+    replicasets = [snapshot.replicaset(uuid) for uuid in plan.missing]
+    names = ", ".join(replicaset.name or replicaset.uuid for replicaset in replicasets if replicaset is not None)
+    why = plan.wait.value if plan.wait is not None else ""
+    return f"a change of the cluster, since {why}" + (f" [{names}]" if names else "")

@@ -1,0 +1,84 @@
+"""One call on its way: what was asked, what is left of its time, what was tried so far."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+from picopyn.routing.plan import Plan, Role
+from picopyn.topology import Node
+
+E = TypeVar("E", bound=BaseException)
+
+
+class Request:
+    """One routed call. It is owned by the executor's loop that runs it.
+
+    Attributes:
+        method: Name of the connection's method: `fetch`, `execute`, …
+        query: Statement text.
+        args: Its arguments; never part of any message.
+        role: Which member of a replicaset may answer.
+        idempotent: The caller's word on whether it may be sent twice; None when he did not say.
+        timeout: The caller's limit for the whole call in seconds, or None.
+        deadline: End of the call on the runtime's clock, or None.
+        patience: Until when it may wait for a connection; set at its first wait where there is no deadline.
+        sent: Attempts that reached a server.
+        asked: The server was asked about the text while a leader was missing.
+        prepared_again: Its prepared statement was renewed.
+        waited: It waited for the cluster to change before it could be sent.
+        plan: The plan of the attempt in flight.
+        attempts: What was tried, one line each, for the notes of the final error.
+    """
+
+    __slots__ = (
+        "args",
+        "asked",
+        "attempts",
+        "deadline",
+        "idempotent",
+        "method",
+        "patience",
+        "plan",
+        "prepared_again",
+        "query",
+        "role",
+        "sent",
+        "timeout",
+        "waited",
+    )
+
+    def __init__(
+        self,
+        method: str,
+        query: str,
+        args: Sequence[Any],
+        role: Role,
+        timeout: float | None,
+        deadline: float | None,
+        idempotent: bool | None,
+    ) -> None:
+        self.method = method
+        self.query = query
+        self.args = args
+        self.role = role
+        self.timeout = timeout
+        self.deadline = deadline
+        self.patience = deadline
+        self.idempotent = idempotent
+        self.sent = 0
+        self.asked = False
+        self.prepared_again = False
+        self.waited = False
+        self.plan: Plan | None = None
+        self.attempts: list[str] = []
+
+    def tried(self, node: Node, what: str) -> None:
+        """Remember one failed attempt."""
+        self.attempts.append(f"attempt {len(self.attempts) + 1} at {node.name} ({node.address}): {what}")
+
+    def annotate(self, error: E) -> E:
+        """Add what was tried to an error that is about to reach the caller."""
+        for attempt in self.attempts[-10:]:
+            error.add_note(f"picopyn: {attempt}")
+        return error

@@ -1,0 +1,119 @@
+"""What the engine needs from the world: time, waiting, background jobs, and connections.
+
+The engine is written once against these protocols. Under asyncio its waits suspend; under threads they block. It names
+no event loop, no thread and no driver.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Iterable
+from contextlib import AbstractContextManager
+from typing import Any, Protocol, TypeVar
+
+from picopyn.dialects.base import Purpose
+from picopyn.errors import Fault
+from picopyn.topology import Node
+
+T = TypeVar("T")
+
+
+class Link(Protocol):
+    """A driver's connection to one node, as the engine sees it.
+
+    It also has the methods `fetch`, `fetchrow`, `fetchval` and `execute` of the facade's connection; the engine calls
+    them by name and passes arguments and results through.
+    """
+
+    def is_closed(self) -> bool:
+        """Whether the connection is known to be unusable; looks only at what the socket already said."""
+        ...
+
+    def is_in_transaction(self) -> bool:
+        """Whether the server's last answer left a transaction open."""
+        ...
+
+    def terminate(self) -> None:
+        """Drop the connection at once; a call in flight on it ends with an error."""
+        ...
+
+    def forget_statements(self) -> None:
+        """Prepare every statement again at its next use."""
+        ...
+
+
+class Waiter(Protocol[T]):
+    """One waiting party. Exactly one of `wake`, `fail`, the deadline and `abandon` decides."""
+
+    def wake(self, value: T) -> bool:
+        """Hand it its value; False when something else was first."""
+        ...
+
+    def fail(self, error: BaseException) -> bool:
+        """Make its wait raise; False when something else was first."""
+        ...
+
+    def abandon(self) -> T | None:
+        """The waiting party leaves; a value that already arrived is returned so that it is not lost."""
+        ...
+
+    async def wait(self, deadline: float | None) -> T:
+        """Wait for the value.
+
+        Raises:
+            TimeoutError: The deadline (on the runtime's clock) came first.
+        """
+        ...
+
+
+class Job(Protocol):
+    """A background job; it has a name and an owner that ends it."""
+
+    def cancel(self) -> Any:
+        """Ask it to end."""
+        ...
+
+    def done(self) -> bool:
+        """Whether it has ended."""
+        ...
+
+
+class Runtime(Protocol):
+    """The world of one pool."""
+
+    def now(self) -> float:
+        """Seconds on a monotonic clock; deadlines are on this clock."""
+        ...
+
+    def lock(self) -> AbstractContextManager[Any]:
+        """A new lock that guards decisions; nothing is awaited inside."""
+        ...
+
+    def waiter(self) -> Waiter[Any]:
+        """A new waiter of the calling party."""
+        ...
+
+    def spawn(self, job: Coroutine[Any, Any, None], name: str) -> Job:
+        """Start a background job in an empty context."""
+        ...
+
+    async def settle(self, jobs: Iterable[Job], deadline: float) -> None:
+        """Wait until the jobs have ended, at most until the deadline; never raises for what happened in them."""
+        ...
+
+    async def open_link(self, node: Node, purpose: Purpose, on_lost: Callable[[Any], None]) -> Link:
+        """Open a connection within the configured connect timeout.
+
+        Args:
+            node: Where to.
+            purpose: What for; decides the start-up options.
+            on_lost: Called with the link, once, in this runtime's own context, when it is closed by anyone.
+        """
+        ...
+
+    async def close_link(self, link: Link, deadline: float) -> None:
+        """Close politely within the deadline, else drop."""
+        ...
+
+    def fault(self, error: BaseException) -> Fault | None:
+        """What an error of the connection itself means; None when the server or the caller's arguments speak."""
+        ...

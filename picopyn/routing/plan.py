@@ -1,0 +1,236 @@
+"""Where a call may go now: the candidates in order, or what it has to wait for.
+
+A plan is made from one immutable snapshot, the reachability of the nodes, and what is known of the statement. It sends
+nothing and waits for nothing.
+
+The rule behind it (recorded on Picodata 26.1.6, `picodata-recorded.md` section 1): a statement that is not executed at
+its own owner's leader first waits, at the server, until the leaders of *all* replicasets of the tier are connected. So
+while one of them is missing, only calls to a healthy owner are sent; everything that would be forwarded waits on our
+side, where it holds no connection and no slot of a healthy server.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from enum import Enum
+from random import Random
+from typing import Final, Literal
+
+from picopyn.routing.balance import order
+from picopyn.routing.health import Health
+from picopyn.topology import Node, TopologySnapshot
+
+
+class Role(Enum):
+    """Which member of a replicaset may answer."""
+
+    LEADER = "leader"
+    PREFER_LEADER = "prefer_leader"
+
+
+#: The kind of connection a candidate needs. Texts, for they are looked up by every call.
+Flavour = Literal["plain", "replica reads"]
+PLAIN: Final = "plain"
+REPLICA_READ: Final = "replica reads"
+
+
+class Wait(Enum):
+    """Why no candidate may be tried now."""
+
+    LEADER = "the replicaset that owns the key has no reachable leader"
+    TIER = "a replicaset of the tier has no reachable leader, and the server would hang"
+    LEARN = "the statement is not learned yet, and it would hang if it is not keyed"
+    NODES = "no node of the cluster can be reached"
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """One node to try, over one kind of connection.
+
+    Attributes:
+        node: The node.
+        flavour: The kind of connection.
+        key: Both, as a look-up key of node pools.
+    """
+
+    node: Node
+    flavour: Flavour = PLAIN
+    key: tuple[str, Flavour] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "key", (self.node.uuid, self.flavour))
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Where a call may go.
+
+    Attributes:
+        candidates: What to try, in order; empty when `wait` is set.
+        reason: A short word for statistics, one of `picopyn.stats.CALL_REASONS`.
+        direct: The first candidate is expected to execute the statement itself.
+        wait: Why the call must wait for a change first.
+        missing: Replicasets without a reachable leader that the call waits for (their uuids).
+    """
+
+    candidates: tuple[Candidate, ...]
+    reason: str
+    direct: bool = False
+    wait: Wait | None = None
+    missing: tuple[str, ...] = ()
+
+
+class Planner:
+    """Makes plans for one snapshot; a new snapshot gets a new planner.
+
+    Args:
+        snapshot: The cluster as last seen.
+        health: Reachability of its nodes; read at every plan.
+        load: Calls a node serves now, by uuid.
+        rng: Source of randomness for ties.
+        hangs: Whether a forwarded statement hangs while any leader of its tier is missing.
+    """
+
+    __slots__ = ("_complete", "_direct", "_hangs", "_health", "_load", "_owner_of", "_rng", "_spread_nodes", "snapshot")
+
+    def __init__(
+        self,
+        snapshot: TopologySnapshot,
+        health: Health,
+        load: Callable[[str], int],
+        rng: Random,
+        *,
+        hangs: bool,
+    ) -> None:
+        self.snapshot = snapshot
+        self._health = health
+        self._load = load
+        self._rng = rng
+        self._hangs = hangs
+        self._direct = _leader_plans(snapshot)
+        self._owner_of = {tier: m.owner for tier in snapshot.tiers if (m := snapshot.shard_map(tier)) is not None}
+        self._spread_nodes: dict[str | None, tuple[Node, ...]] = {}
+        self._complete: dict[str | None, bool] = {}
+
+    def for_bucket(self, tier: str, bucket: int, role: Role, *, read: bool, reason: str = "keyed") -> Plan:
+        """Plan a call whose statement touches exactly one bucket."""
+        owner_of = self._owner_of.get(tier)
+        owner = owner_of(bucket) if owner_of is not None else None
+        if owner is None:
+            return self.spread(tier, "no_map")
+        plan = self._direct[reason].get(owner)
+        if plan is not None and (self._health.all_up or not self._health.is_down(plan.candidates[0].node.uuid)):
+            return plan
+        return self._without_leader(tier, owner, role, read=read)
+
+    def for_buckets(self, tier: str, buckets: Iterable[int], role: Role, *, read: bool) -> Plan:
+        """Plan a call whose statement touches a set of buckets: one owner, or else as if it had no key."""
+        owners = {self.snapshot.owner(tier, bucket): bucket for bucket in buckets}
+        if len(owners) == 1:
+            return self.for_bucket(tier, next(iter(owners.values())), role, read=read, reason="key_set")
+        return self.spread(tier)
+
+    def anywhere(self) -> Plan:
+        """Plan a call that every node can answer by itself."""
+        return self._among(self.snapshot.nodes(), "any", direct=True)
+
+    def spread(self, tier: str | None, reason: str = "spread") -> Plan:
+        """Plan a call that the receiving node will forward, on a tier, or on any tier when that is not known."""
+        missing = self._missing_leaders(tier)
+        if missing:
+            return Plan((), reason, wait=Wait.TIER, missing=missing)
+        return self._among(self._leaders(tier), reason)
+
+    def unlearned(self) -> Plan:
+        """Plan a call whose statement is not known yet: it may be of any kind."""
+        plan = self.spread(None, "unlearned")
+        if plan.wait is Wait.TIER:
+            return Plan((), "unlearned", wait=Wait.LEARN, missing=plan.missing)
+        return plan
+
+    def _without_leader(self, tier: str, owner: str, role: Role, *, read: bool) -> Plan:
+        leader = self.snapshot.leader(owner)
+        if leader is not None and not leader.host:  # alive, but not for us to dial: others forward to it
+            return self.spread(tier, "no_map")
+        if not self.snapshot.leader_known(owner) and not self._suspects(owner):
+            return self._among(self.snapshot.members(owner), "no_map")
+        if role is Role.PREFER_LEADER and read:
+            plan = self._among(self._followers(owner), "replica_read", REPLICA_READ, direct=True)
+            if plan.wait is None:
+                return plan
+        return Plan((), "keyed", wait=Wait.LEADER, missing=(owner,))
+
+    def _followers(self, owner: str) -> list[Node]:
+        leader = self.snapshot.leader(owner)
+        return [
+            node
+            for node in self.snapshot.members(owner)
+            if node != leader and self._usable(node) and not self._health.is_down(node.uuid)
+        ]
+
+    def _usable(self, node: Node) -> bool:
+        return node.online and bool(node.host)
+
+    def _suspects(self, owner: str) -> bool:
+        """Whether a member that may be the unknown leader of a replicaset is not reachable."""
+        if self._health.all_up:
+            return False
+        return any(not self._health.is_up(node.uuid) for node in self.snapshot.members(owner))
+
+    def _among(self, nodes: Iterable[Node], reason: str, flavour: Flavour = PLAIN, *, direct: bool = False) -> Plan:
+        usable = [node for node in nodes if self._usable(node)]
+        if not self._health.all_up:
+            usable = [node for node in usable if not self._health.is_down(node.uuid)] or usable
+        if not usable:
+            return Plan((), reason, wait=Wait.NODES)
+        ordered = order(usable, self._load_of, self._rng)
+        return Plan(tuple(Candidate(node, flavour) for node in ordered), reason, direct)
+
+    def _load_of(self, node: Node) -> int:
+        return self._load(node.uuid)
+
+    def _leaders(self, tier: str | None) -> tuple[Node, ...]:
+        known = self._spread_nodes.get(tier)
+        if known is None:
+            leaders = tuple(self.snapshot.nodes(role="leader", tier=tier))
+            known = self._spread_nodes[tier] = leaders or tuple(self.snapshot.nodes())
+        return known
+
+    def _missing_leaders(self, tier: str | None) -> tuple[str, ...]:
+        """Replicasets whose leader is missing or doubtful, where that makes forwarded statements hang."""
+        if not self._hangs:
+            return ()
+        complete = self._complete.get(tier)
+        if complete is None:
+            complete = self._complete[tier] = not any(
+                self._leaderless(replicaset) for replicaset in self._sharded(tier)
+            )
+        if complete and self._health.all_up:
+            return ()
+        return tuple(r for r in self._sharded(tier) if self._leaderless(r) or self._leader_doubtful(r))
+
+    def _sharded(self, tier: str | None) -> list[str]:
+        """Replicasets that own buckets of a tier, or of any tier."""
+        tiers = [tier] if tier is not None else list(self.snapshot.tiers)
+        return [r.uuid for t in tiers if self.snapshot.bucket_count(t) for r in self.snapshot.replicasets(t)]
+
+    def _leaderless(self, replicaset: str) -> bool:
+        return self.snapshot.leader_known(replicaset) and self.snapshot.leader(replicaset) is None
+
+    def _leader_doubtful(self, replicaset: str) -> bool:
+        leader = self.snapshot.leader(replicaset)
+        return not self._health.is_up(leader.uuid) if leader is not None else self._suspects(replicaset)
+
+
+def _leader_plans(snapshot: TopologySnapshot) -> dict[str, dict[str, Plan]]:
+    """One finished plan per reason and replicaset whose leader is known: the hot path only looks it up."""
+    leaders = {replicaset.uuid: snapshot.leader(replicaset.uuid) for replicaset in snapshot.replicasets()}
+    return {
+        reason: {
+            uuid: Plan((Candidate(leader),), reason, direct=True)
+            for uuid, leader in leaders.items()
+            if leader is not None and leader.host
+        }
+        for reason in ("keyed", "key_set", "constant")
+    }

@@ -1,0 +1,85 @@
+"""What to do after an attempt failed: one pure decision.
+
+Nothing is sent again unless it provably had no effect, or was declared repeatable. The caller's deadline bounds
+everything; waiting for a newer snapshot is neither an attempt nor part of the budget.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from picopyn.errors import Fault
+
+#: Most times one call is sent.
+MAX_ATTEMPTS = 3
+#: A text that lost this many connections within `LOSS_MEMORY` seconds is not sent again by itself.
+MAX_LOSSES = 2
+LOSS_MEMORY = 60.0
+
+
+class Action(Enum):
+    """What the engine does next with a call whose attempt failed."""
+
+    NEXT_NODE = "try the next candidate, or plan again"
+    AWAIT_REFRESH = "wait for a newer look at the cluster, then plan again"
+    PREPARE_AGAIN = "forget the prepared statement and send it again on the same node"
+    BACK_OFF = "pause a little, then plan again"
+    RAISE = "the error is the caller's answer"
+    OUTCOME_UNKNOWN = "tell the caller that nobody knows whether it happened"
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """What is known of a call when one of its attempts failed.
+
+    Attributes:
+        repeatable: It may be sent twice.
+        sent: Attempts that reached a server.
+        losses: Connections this text lost lately, this one included.
+        prepared_again: Its prepared statement was already renewed for it.
+    """
+
+    repeatable: bool
+    sent: int
+    losses: int = 0
+    prepared_again: bool = False
+
+
+def decide(fault: Fault, call: Call) -> Action:
+    """Decide what happens after a failed attempt.
+
+    Args:
+        fault: What the error means.
+        call: The call so far.
+
+    Returns:
+        What to do. Whether the deadline leaves time for it is the caller's check.
+    """
+    if fault in (Fault.STATEMENT, Fault.AUTH):
+        return Action.RAISE
+    if fault is Fault.LOST:
+        return _after_loss(call)
+    if fault is Fault.NOT_SENT:
+        return Action.NEXT_NODE
+    if call.sent >= MAX_ATTEMPTS:
+        return Action.RAISE
+    return _after_no_effect(fault, call)
+
+
+def _after_loss(call: Call) -> Action:
+    if not call.repeatable:
+        return Action.OUTCOME_UNKNOWN
+    if call.losses >= MAX_LOSSES or call.sent >= MAX_ATTEMPTS:
+        return Action.RAISE
+    return Action.NEXT_NODE
+
+
+def _after_no_effect(fault: Fault, call: Call) -> Action:
+    if fault is Fault.STALE_PLAN:
+        return Action.RAISE if call.prepared_again else Action.PREPARE_AGAIN
+    if fault in (Fault.NOT_LEADER, Fault.STALE_MAP):
+        return Action.AWAIT_REFRESH
+    if fault is Fault.OVERLOADED:
+        return Action.BACK_OFF
+    return Action.NEXT_NODE

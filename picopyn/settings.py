@@ -1,0 +1,407 @@
+"""The settings of a pool: one frozen value, checked as a whole before any socket is opened.
+
+This file decides which settings exist, what values they may have, and which words of a connection string mean
+which setting. It opens nothing and knows no dialect; `dialect=` may be a word or a dialect's own value.
+
+Every problem of a configuration is found at once and told in one [`ConfigError`][picopyn.errors.ConfigError],
+never with a secret in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field, fields
+from difflib import get_close_matches
+from inspect import iscoroutinefunction
+from math import isfinite
+from typing import TYPE_CHECKING, Any, Final
+
+from picopyn import dsn as connection_string
+from picopyn.dsn import Dsn, Endpoint
+from picopyn.errors import ConfigError
+from picopyn.observe import Event
+
+if TYPE_CHECKING:
+    from ssl import SSLContext
+
+#: A password, or what gives it: called for each new connection, plainly or awaited.
+Password = str | Callable[[], str] | Callable[[], Awaitable[str]]
+
+#: Words of `dialect=`, and whether they work yet.
+DIALECTS: Final[Mapping[str, bool]] = {"auto": True, "picodata": True, "postgres": False, "yugabyte": False}
+
+#: Words of `role=`, and whether they work yet.
+ROLES: Final[Mapping[str, bool]] = {
+    "leader": True,
+    "prefer_leader": True,
+    "replica": False,
+    "prefer_replica": False,
+    "any": False,
+}
+
+#: Words of `ssl=` and `sslmode=`, as libpq names them.
+SSL_MODES: Final = ("disable", "allow", "prefer", "require", "verify-ca", "verify-full")
+
+#: `target_session_attrs` → the role it asks for; an explicit `role` wins.
+_SESSION_ROLES: Final[Mapping[str, str | None]] = {
+    "any": None,
+    "read-write": "leader",
+    "primary": "leader",
+    "read-only": "replica",
+    "standby": "replica",
+    "prefer-standby": "prefer_replica",
+}
+
+#: Shortest interval between two periodic refreshes of the topology, in seconds.
+MIN_UPDATE_INTERVAL: Final = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolSettings:
+    """Everything a pool is told. Sizes are per node; times are seconds.
+
+    Usually made from a connection string by [`from_dsn`][picopyn.settings.PoolSettings.from_dsn];
+    `dataclasses.replace` gives a changed copy, which is checked again.
+
+    Attributes:
+        endpoints: Where to look for the cluster first, in this order.
+        user: User name; None leaves it to the transport.
+        password: Text, or a callable asked for each new connection.
+        database: Name of the database; None leaves it to the transport.
+        dialect: `"auto"`, `"picodata"`, or a dialect value of one's own.
+        role: Whom calls go to when they do not say: `"leader"`, `"prefer_leader"`; None: the dialect's
+            default.
+        min_size: Connections kept open to each node, at least 0.
+        max_size: Most connections to one node, at least 1.
+        max_total: Most connections to all nodes together; None: no limit beyond `max_size`. Not yet.
+        topology_update_interval: Time between two periodic refreshes of the topology, at least 1; None: off.
+        query_metadata_cache_size: Most statement texts whose routes are remembered, at least 1.
+        connect_timeout: Longest time to open one connection.
+        acquire_timeout: Longest wait for a free connection; None: only the call's own deadline counts.
+        command_timeout: Longest time of a call that names no `timeout=`; None: no limit.
+        max_waiting: Most calls that may wait for a connection to one node; 0: no limit. Not yet.
+        statement_cache_size: Most prepared statements kept per connection; 0: none.
+        ssl: None, a bool, one of `SSL_MODES`, or an `ssl.SSLContext`.
+        application_name: Name under which the server lists the connections; None: not sent.
+        options: The start-up key `options`, in the server's own syntax; what the driver needs is added to it.
+        server_settings: More start-up keys.
+        after_connect: Awaited with each new connection for callers before it is used.
+        topology_source: A source of one's own instead of polling (see `TopologySource`).
+        on_event: Called with every [event][picopyn.observe]; must return soon, and may not be a coroutine
+            function.
+        address_map: Called with each discovered `(host, port)`, returns the one to dial (for NAT and
+            tunnels).
+    """
+
+    endpoints: tuple[Endpoint, ...] = ()
+    user: str | None = None
+    password: Password | None = field(default=None, repr=False)
+    database: str | None = None
+    dialect: Any = "auto"
+    role: str | None = None
+    min_size: int = 1
+    max_size: int = 10
+    max_total: int | None = None
+    topology_update_interval: float | None = 5.0
+    query_metadata_cache_size: int = 1000
+    connect_timeout: float = 5.0
+    acquire_timeout: float | None = 5.0
+    command_timeout: float | None = None
+    max_waiting: int = 0
+    statement_cache_size: int = 100
+    ssl: bool | str | SSLContext | None = None
+    application_name: str | None = "picopyn"
+    options: str | None = None
+    server_settings: Mapping[str, str] = field(default_factory=dict, repr=False)
+    after_connect: Callable[[Any], Awaitable[None]] | None = None
+    topology_source: Any = None
+    on_event: Callable[[Event], None] | None = None
+    address_map: Callable[[str, int], tuple[str, int]] | None = None
+
+    def __post_init__(self) -> None:
+        problems = list(_problems(self))
+        if problems:
+            raise ConfigError(problems)
+
+    @classmethod
+    def from_dsn(
+        cls, dsn: str | Dsn, /, *, environment: Mapping[str, str] | None = None, **overrides: Any
+    ) -> PoolSettings:
+        """Settings from a connection string and keywords; a keyword wins over the same word in the string.
+
+        Args:
+            dsn: A URI, `key=value` text, or a `Dsn`.
+            environment: Where `PG*` variables are looked up for what both leave open; None: nowhere.
+            **overrides: Settings by their names.
+
+        Raises:
+            ConfigError: With every problem of the string, of its words and of the keywords.
+        """
+        parsed, problems = _parsed(dsn, environment)
+        values, more = _from_words(parsed)
+        known = {f.name for f in fields(cls)}
+        problems += more
+        problems += [_unknown(name, known) for name in overrides if name not in known]
+        values.update((name, value) for name, value in overrides.items() if name in known)
+        try:
+            settings = cls(**values)
+        except ConfigError as error:
+            # With a string that cannot be read, "no host" would only repeat that.
+            problems += [p for p in error.problems if not (problems and p == _NO_HOST)]
+            settings = None
+        if problems or settings is None:
+            raise ConfigError(problems)
+        return settings
+
+    @property
+    def dsn(self) -> Dsn:
+        """The hosts and the login as a connection string, for `repr` and logs (it masks the password)."""
+        password = self.password if isinstance(self.password, str) else None
+        return Dsn(self.endpoints, self.user, password, self.database)
+
+
+_NO_HOST: Final = "no host is named: give a connection string like postgresql://user@host:4327/"
+
+
+# --- the words of a connection string -----------------------------------------------------------------
+
+
+def _parsed(dsn: Any, environment: Mapping[str, str] | None) -> tuple[Dsn, list[str]]:
+    if isinstance(dsn, str):
+        parsed, problems = connection_string.read(dsn)
+    elif isinstance(dsn, Dsn):
+        parsed, problems = dsn, []
+    else:
+        return Dsn(), [f"dsn must be a connection string or a Dsn, not {type(dsn).__name__}"]
+    if environment is not None and not problems:
+        try:
+            parsed = parsed.with_environment(environment)
+        except ConfigError as error:
+            problems = [*error.problems]
+    return parsed, problems
+
+
+def _whole_or_text(text: str) -> Any:
+    try:
+        return int(text)
+    except ValueError:
+        return text
+
+
+def _seconds_or_text(text: str) -> Any:
+    if text.lower() in ("off", "none"):
+        return None
+    try:
+        return float(text)
+    except ValueError:
+        return text
+
+
+def _ssl_mode(text: str) -> str:
+    """JDBC writes `ssl=true` for `sslmode=require`."""
+    return {"true": "require", "false": "disable"}.get(text.lower(), text)
+
+
+#: Word → (setting, how its text becomes a value). A text that is no number stays text, and is told as such.
+_WORDS: Final[Mapping[str, tuple[str, Callable[[str], Any]]]] = {
+    "dialect": ("dialect", str),
+    "role": ("role", str),
+    "min_size": ("min_size", _whole_or_text),
+    "max_size": ("max_size", _whole_or_text),
+    "max_total": ("max_total", _whole_or_text),
+    "topology_update_interval": ("topology_update_interval", _seconds_or_text),
+    "query_metadata_cache_size": ("query_metadata_cache_size", _whole_or_text),
+    "connect_timeout": ("connect_timeout", _seconds_or_text),
+    "acquire_timeout": ("acquire_timeout", _seconds_or_text),
+    "command_timeout": ("command_timeout", _seconds_or_text),
+    "max_waiting": ("max_waiting", _whole_or_text),
+    "statement_cache_size": ("statement_cache_size", _whole_or_text),
+    "sslmode": ("ssl", str),
+    "ssl": ("ssl", _ssl_mode),
+    "application_name": ("application_name", str),
+    "options": ("options", str),
+}
+
+#: Values of `load_balance` and `load_balance_hosts` that say what the driver does anyway.
+_BALANCED_ANYWAY: Final = ("true", "any", "random")
+
+
+def _from_words(dsn: Dsn) -> tuple[dict[str, Any], list[str]]:
+    values: dict[str, Any] = {
+        "endpoints": dsn.endpoints,
+        "user": dsn.user,
+        "password": dsn.password,
+        "database": dsn.database,
+    }
+    problems: list[str] = []
+    for word, text in dsn.params:
+        if word in _WORDS:
+            name, convert = _WORDS[word]
+            values[name] = convert(text)
+        elif word == "target_session_attrs":
+            problems += _session_role(text, dsn, values)
+        elif not _changes_nothing(word, text.lower()):
+            problems.append(f"'{word}' is not supported yet")
+    if dsn.param("ssl") and dsn.param("sslmode"):
+        problems.append("'ssl' and 'sslmode' are both given")
+    return values, problems
+
+
+def _session_role(text: str, dsn: Dsn, values: dict[str, Any]) -> list[str]:
+    if text not in _SESSION_ROLES:
+        return [f"target_session_attrs must be one of {_listed(_SESSION_ROLES)}, not {text!r}"]
+    if dsn.param("role") is None:
+        values["role"] = _SESSION_ROLES[text]
+    return []
+
+
+def _changes_nothing(word: str, text: str) -> bool:
+    """Whether a word of other drivers asks for what happens in any case."""
+    if word in ("load_balance", "load_balance_hosts"):
+        return text in _BALANCED_ANYWAY
+    if word == "client_encoding":
+        return text.replace("-", "") in ("utf8", "auto")
+    if word == "gssencmode":
+        return text in ("disable", "prefer")
+    return word == "channel_binding" and text in ("disable", "prefer")
+
+
+# --- checks -------------------------------------------------------------------------------------------
+
+#: Says what a value must be, or None when it is right.
+_Check = Callable[[Any], str | None]
+
+
+def _whole(least: int) -> _Check:
+    wanted = f"a whole number of at least {least}"
+    return lambda value: None if isinstance(value, int) and not isinstance(value, bool) and value >= least else wanted
+
+
+def _seconds(least: float = 0.0) -> _Check:
+    wanted = f"a number of seconds of at least {least:g}" if least else "a number of seconds above 0"
+
+    def check(value: Any) -> str | None:
+        if isinstance(value, bool) or not isinstance(value, int | float) or not isfinite(value):
+            return wanted
+        return None if value > 0 and value >= least else wanted
+
+    return check
+
+
+def _or_none(check: _Check) -> _Check:
+    def optional(value: Any) -> str | None:
+        wanted = None if value is None else check(value)
+        return wanted and f"{wanted}, or None"
+
+    return optional
+
+
+def _text(value: Any) -> str | None:
+    return None if isinstance(value, str) and value and "\x00" not in value else "a text that is not empty"
+
+
+def _function(value: Any) -> str | None:
+    return None if callable(value) else "a callable"
+
+
+def _plain_function(value: Any) -> str | None:
+    return None if callable(value) and not iscoroutinefunction(value) else "a plain callable, not a coroutine"
+
+
+def _password(value: Any) -> str | None:
+    return None if isinstance(value, str) or callable(value) else "a text or a callable"
+
+
+def _ssl(value: Any) -> str | None:
+    if isinstance(value, bool) or value in SSL_MODES or hasattr(value, "wrap_bio"):
+        return None
+    return f"a bool, one of {_listed(SSL_MODES)}, or an ssl.SSLContext"
+
+
+def _server_settings(value: Any) -> str | None:
+    texts = isinstance(value, Mapping) and all(isinstance(k, str) and isinstance(v, str) for k, v in value.items())
+    return None if texts else "a mapping of texts to texts"
+
+
+def _source(value: Any) -> str | None:
+    methods = ("listen", "refresh", "close", "terminate")
+    return None if all(callable(getattr(value, m, None)) for m in methods) else f"an object with {_listed(methods)}"
+
+
+_CHECKS: Final[Mapping[str, _Check]] = {
+    "user": _or_none(_text),
+    "password": _or_none(_password),
+    "database": _or_none(_text),
+    "min_size": _whole(0),
+    "max_size": _whole(1),
+    "max_total": _or_none(_whole(1)),
+    "topology_update_interval": _or_none(_seconds(MIN_UPDATE_INTERVAL)),
+    "query_metadata_cache_size": _whole(1),
+    "connect_timeout": _seconds(),
+    "acquire_timeout": _or_none(_seconds()),
+    "command_timeout": _or_none(_seconds()),
+    "max_waiting": _whole(0),
+    "statement_cache_size": _whole(0),
+    "ssl": _or_none(_ssl),
+    "application_name": _or_none(_text),
+    "options": _or_none(_text),
+    "server_settings": _server_settings,
+    "after_connect": _or_none(_function),
+    "topology_source": _or_none(_source),
+    "on_event": _or_none(_plain_function),
+    "address_map": _or_none(_plain_function),
+}
+
+#: Settings that are checked but not obeyed yet → the one value that asks for nothing.
+NOT_YET: Final[Mapping[str, Any]] = {"max_total": None, "max_waiting": 0}
+
+#: Settings whose value is never told.
+_UNTOLD: Final = ("password", "server_settings")
+
+
+def _problems(settings: PoolSettings) -> list[str]:
+    """Every problem, in the order of the settings."""
+    problems = [] if settings.endpoints else [_NO_HOST]
+    problems += _dialect_problems(settings.dialect) + role_problems(settings.role)
+    wrong = set()
+    for name, check in _CHECKS.items():
+        value = getattr(settings, name)
+        wanted = check(value)
+        if wanted is not None:
+            wrong.add(name)
+            problems.append(f"{name} must be {wanted}" + ("" if name in _UNTOLD else f", not {value!r}"))
+        elif name in NOT_YET and value != NOT_YET[name]:
+            problems.append(f"{name} is not supported yet")
+    if not wrong & {"min_size", "max_size"} and settings.min_size > settings.max_size:
+        problems.append(f"min_size ({settings.min_size}) must not exceed max_size ({settings.max_size})")
+    if "server_settings" not in wrong:
+        twice = [name for name in ("application_name", "options") if name in settings.server_settings]
+        problems += [f"'{name}' has a setting of its own; leave it out of server_settings" for name in twice]
+    return problems
+
+
+def role_problems(role: Any) -> list[str]:
+    """What is wrong with the role of a pool or of a call; empty when nothing is."""
+    if role is None:
+        return []
+    if not isinstance(role, str) or role not in ROLES:
+        return [f"role must be one of {_listed(ROLES)}, or None, not {role!r}"]
+    return [] if ROLES[role] else [f"role {role!r} is not supported yet"]
+
+
+def _dialect_problems(dialect: Any) -> list[str]:
+    if not isinstance(dialect, str):
+        own = isinstance(getattr(dialect, "name", None), str) and callable(getattr(dialect, "startup_options", None))
+        return [] if own else [f"dialect must be one of {_listed(DIALECTS)}, or a dialect, not {dialect!r}"]
+    if dialect not in DIALECTS:
+        return [f"dialect must be one of {_listed(DIALECTS)}, or a dialect, not {dialect!r}"]
+    return [] if DIALECTS[dialect] else [f"dialect {dialect!r} is not supported yet"]
+
+
+def _unknown(name: str, known: set[str]) -> str:
+    near = get_close_matches(name, known, n=1)
+    return f"unknown setting '{name}'" + (f" (did you mean '{near[0]}'?)" if near else "")
+
+
+def _listed(words: Any) -> str:
+    return ", ".join(words)

@@ -1,0 +1,258 @@
+"""What a pool counts: frozen snapshots for people, cheap counters for the rooms that count.
+
+This file decides what is counted and how it is read. It measures nothing, and a counter is never read back
+as a gauge: sizes come from the node pools' own sets at the moment of asking, so they cannot drift.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final, Literal, get_args
+
+from picopyn.errors import Fault
+
+#: What decided where a call went; each call is counted under exactly one.
+CallReason = Literal[
+    "keyed",  # to the leader that owns its key
+    "key_set",  # several keys, all owned by one leader
+    "constant",  # to the leader of a bucket that does not depend on the parameters
+    "any",  # no sharded table takes part; every node answers by itself
+    "spread",  # its keys have several owners; the server asks them
+    "unlearned",  # the route of the text is not known yet
+    "not_keyed",  # the text has no key that can be computed here
+    "uncomputable",  # the text has a key, but these values do not (NULL, a type without encoder)
+    "no_map",  # the owner of the bucket or its leader is not known
+    "waited_for_leader",  # waited on our side for a snapshot with a leader
+    "replica_read",  # read at a replica because its leader is away, and the caller allowed it
+    "explicit",  # the caller named the node or the key
+]
+
+#: All reasons, in the order above.
+CALL_REASONS: Final[tuple[str, ...]] = get_args(CallReason)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeStats:
+    """One node, now.
+
+    Attributes:
+        node: Uuid; `""` for a seed that is not known as a node yet.
+        address: `host:port`.
+        state: `"up"`, `"suspect"`, `"down"` or `"draining"`.
+        size: Connections for callers, open or being opened: `idle + in_use + connecting`.
+        idle: Open and free.
+        in_use: Open and with a call or a holder.
+        connecting: Being opened.
+        waiting: Calls that wait for one.
+    """
+
+    node: str
+    address: str
+    state: str = "up"
+    idle: int = 0
+    in_use: int = 0
+    connecting: int = 0
+    waiting: int = 0
+
+    @property
+    def size(self) -> int:
+        """Connections for callers, open or being opened."""
+        return self.idle + self.in_use + self.connecting
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopologyStats:
+    """The refreshing of the topology.
+
+    Attributes:
+        refreshes: Refreshes that succeeded.
+        failures: Refreshes that brought nothing.
+        map_failures: Tier → times its bucket map could not be read while the rest could.
+        age: Seconds since the last refresh that succeeded; None before the first.
+        version: Version of the snapshot in use.
+    """
+
+    refreshes: int = 0
+    failures: int = 0
+    map_failures: Mapping[str, int] = field(default_factory=dict)
+    age: float | None = None
+    version: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetadataStats:
+    """The learning of routes.
+
+    Attributes:
+        cache_size: Texts remembered.
+        pending: Texts being asked about.
+        hits: Look-ups that knew the text.
+        misses: Look-ups that did not.
+        learned: Texts learned with a key (or a constant bucket, or "any node").
+        not_keyed: Texts learned to have no key.
+        refused: Questions the server refused.
+        unreadable: Answers that could not be read.
+        skipped: Texts not asked about because too many were pending.
+        dropped: Routes no longer believed: outdated plans, self-checks that differed.
+    """
+
+    cache_size: int = 0
+    pending: int = 0
+    hits: int = 0
+    misses: int = 0
+    learned: int = 0
+    not_keyed: int = 0
+    refused: int = 0
+    unreadable: int = 0
+    skipped: int = 0
+    dropped: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolStats:
+    """A pool, now: gauges per node, and what was counted since it was made. Nothing in it changes later.
+
+    Attributes:
+        nodes: Uuid or address → the node, for every node and seed of the pool.
+        calls: Reason → calls; every reason is there.
+        retries: [`Fault`][picopyn.errors.Fault] name → times a call was sent again.
+        outcome_unknown: Calls that ended with `OutcomeUnknown`.
+        connects: Connections opened, of every purpose.
+        connect_failures: Connections that could not be opened.
+        closes: Close reason → connections closed.
+        acquire_timeouts: Calls that found no free connection in time.
+        topology: The refreshing of the topology; None when there is none to refresh.
+        metadata: The learning of routes; None when the dialect has none.
+    """
+
+    nodes: Mapping[str, NodeStats] = field(default_factory=dict)
+    calls: Mapping[str, int] = field(default_factory=dict)
+    retries: Mapping[str, int] = field(default_factory=dict)
+    outcome_unknown: int = 0
+    connects: int = 0
+    connect_failures: int = 0
+    closes: Mapping[str, int] = field(default_factory=dict)
+    acquire_timeouts: int = 0
+    topology: TopologyStats | None = None
+    metadata: MetadataStats | None = None
+
+    @property
+    def size(self) -> int:
+        """Connections for callers at all nodes, open or being opened."""
+        return sum(node.size for node in self.nodes.values())
+
+    @property
+    def idle(self) -> int:
+        """Free connections at all nodes."""
+        return sum(node.idle for node in self.nodes.values())
+
+    @property
+    def in_use(self) -> int:
+        """Connections with a call or a holder at all nodes."""
+        return sum(node.in_use for node in self.nodes.values())
+
+    @property
+    def waiting(self) -> int:
+        """Calls that wait for a connection at any node."""
+        return sum(node.waiting for node in self.nodes.values())
+
+
+class Counters:
+    """The engine's counters: plain numbers, counted up where a thing happens.
+
+    Owned by the pool's engine, which counts under its own lock where there are threads. The per-call path
+    is one `counters.calls[reason] += 1`.
+
+    Attributes:
+        calls: Reason → calls.
+        retries: Name of the fault → calls sent again.
+        closes: Close reason → connections closed.
+        outcome_unknown: See `PoolStats`; so with the rest.
+    """
+
+    __slots__ = (
+        "acquire_timeouts",
+        "calls",
+        "closes",
+        "connect_failures",
+        "connects",
+        "outcome_unknown",
+        "retries",
+    )
+
+    def __init__(self) -> None:
+        self.calls: defaultdict[str, int] = defaultdict(int, dict.fromkeys(CALL_REASONS, 0))
+        self.retries: defaultdict[str, int] = defaultdict(int)
+        self.closes: defaultdict[str, int] = defaultdict(int)
+        self.outcome_unknown = 0
+        self.connects = 0
+        self.connect_failures = 0
+        self.acquire_timeouts = 0
+
+    def retried(self, fault: Fault) -> None:
+        """Count one call that is sent again."""
+        self.retries[fault.name] += 1
+
+    def snapshot(
+        self,
+        nodes: Iterable[NodeStats] = (),
+        topology: TopologyStats | None = None,
+        metadata: MetadataStats | None = None,
+    ) -> PoolStats:
+        """Everything counted so far, with the gauges that their owners give."""
+        return PoolStats(
+            nodes={node.node or node.address: node for node in nodes},
+            calls=dict(self.calls),
+            retries=dict(self.retries),
+            outcome_unknown=self.outcome_unknown,
+            connects=self.connects,
+            connect_failures=self.connect_failures,
+            closes=dict(self.closes),
+            acquire_timeouts=self.acquire_timeouts,
+            topology=topology,
+            metadata=metadata,
+        )
+
+
+class MetadataCounters:
+    """The counters of learning routes; counted by the metadata service, named as in `MetadataStats`."""
+
+    __slots__ = ("dropped", "hits", "learned", "misses", "not_keyed", "refused", "skipped", "unreadable")
+
+    def __init__(self) -> None:
+        self.hits = 0
+        self.misses = 0
+        self.learned = 0
+        self.not_keyed = 0
+        self.refused = 0
+        self.unreadable = 0
+        self.skipped = 0
+        self.dropped = 0
+
+    def snapshot(self, *, cache_size: int, pending: int) -> MetadataStats:
+        """Everything counted so far, with the two gauges of the service."""
+        counted = {name: getattr(self, name) for name in self.__slots__}
+        return MetadataStats(cache_size=cache_size, pending=pending, **counted)
+
+
+class TopologyCounters:
+    """The counters of refreshing the topology, named as in `TopologyStats`; tracker and source count."""
+
+    __slots__ = ("failures", "map_failures", "refreshes")
+
+    def __init__(self) -> None:
+        self.refreshes = 0
+        self.failures = 0
+        self.map_failures: Counter[str] = Counter()
+
+    def snapshot(self, *, age: float | None, version: int) -> TopologyStats:
+        """Everything counted so far, with the two gauges of the snapshot in use."""
+        return TopologyStats(
+            refreshes=self.refreshes,
+            failures=self.failures,
+            map_failures=dict(self.map_failures),
+            age=age,
+            version=version,
+        )

@@ -1,0 +1,235 @@
+"""A world for the engine: nodes that answer as told, behind the one seam the asyncio runtime has (opening connections).
+
+It replaces servers, not classes of ours: everything from the runtime upwards is the real thing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+
+import asyncpg
+
+from picopyn.asynchronous.runtime import AsyncioRuntime
+from picopyn.dialects.base import Purpose
+from picopyn.dialects.picodata import PicodataDialect
+from picopyn.engine.cluster import Cluster
+from picopyn.engine.executor import Executor
+from picopyn.engine.journal import Journal
+from picopyn.engine.request import Request
+from picopyn.engine.route_table import RouteTable
+from picopyn.observe import Event, Publisher
+from picopyn.query_metadata import PreparedStatementMetadata
+from picopyn.routing.plan import Role
+from picopyn.routing.route import KeyPart, RouteKind, StatementRoute
+from picopyn.settings import PoolSettings
+from picopyn.stats import Counters
+from picopyn.topology import Node, TopologySnapshot
+
+#: A keyed read, a keyed write, and a scan, as the metadata service would have learned them.
+READ = "SELECT v FROM t WHERE id = $1"
+WRITE = "UPDATE t SET v = 1 WHERE id = $1"
+SCAN = "SELECT v FROM t WHERE v = $1"
+INT8 = 20
+
+
+def server_error(sqlstate: str, message: str) -> asyncpg.PostgresError:
+    """An error as asyncpg raises it for what a server says."""
+    error = asyncpg.PostgresError.new({"S": "ERROR", "C": sqlstate, "M": message})
+    assert isinstance(error, asyncpg.PostgresError)
+    return error
+
+
+def broken() -> asyncpg.PostgresError:
+    """What asyncpg raises when the connection breaks under a call."""
+    return asyncpg.exceptions.ConnectionDoesNotExistError("connection was closed in the middle of operation")
+
+
+class Link:
+    """A connection to one of the world's servers."""
+
+    def __init__(self, server: Server) -> None:
+        self.server = server
+        self.closed = False
+        self.prepared_again = 0
+        self._listeners: list[Callable[[Any], None]] = []
+        self._running: asyncio.Future[Any] | None = None
+
+    def add_termination_listener(self, listener: Callable[[Any], None]) -> None:
+        self._listeners.append(listener)
+
+    def is_closed(self) -> bool:
+        return self.closed
+
+    def is_in_transaction(self) -> bool:
+        return False
+
+    def forget_statements(self) -> None:
+        self.prepared_again += 1
+
+    def terminate(self) -> None:
+        self.cut()
+
+    async def close(self, *, timeout: float | None = None) -> None:
+        self.cut()
+
+    def cut(self) -> None:
+        """The connection ends, whoever ended it."""
+        if self.closed:
+            return
+        self.closed = True
+        self.server.links.discard(self)
+        if self._running is not None and not self._running.done():
+            self._running.set_exception(broken())
+        for listener in self._listeners:
+            asyncio.get_running_loop().call_soon(listener, self)
+
+    async def fetch(self, query: str, *args: Any, timeout: float | None = None) -> Any:
+        self.server.calls.append((query, args))
+        answer = self.server.answers.pop(0) if self.server.answers else self.server.default
+        if callable(answer):
+            answer = answer(self)
+        if isinstance(answer, Exception):
+            raise answer
+        if answer is HANG:
+            self._running = asyncio.get_running_loop().create_future()
+            try:
+                async with asyncio.timeout(timeout):
+                    return await self._running
+            except TimeoutError as error:
+                raise TimeoutError from error
+        await asyncio.sleep(0)
+        return answer
+
+    execute = fetchrow = fetch
+
+
+HANG = object()
+
+
+@dataclass
+class Server:
+    """One node: what it answers, and whether it lets anybody in."""
+
+    node: Node
+    refuses: BaseException | None = None
+    answers: list[Any] = field(default_factory=list)
+    default: Any = None
+    links: set[Link] = field(default_factory=set)
+    calls: list[tuple[str, tuple[Any, ...]]] = field(default_factory=list)
+    opened: int = 0
+
+    def kill(self) -> None:
+        """Every connection breaks and none can be made."""
+        self.refuses = ConnectionRefusedError("connection refused")
+        for link in list(self.links):
+            link.cut()
+
+
+class Knowledge:
+    """What is known of the texts: a metadata source and learner whose answers are given."""
+
+    def __init__(self) -> None:
+        key = (KeyPart(0, INT8),)
+        keyed = StatementRoute(RouteKind.KEYED, "default", (key,))
+        self.known: dict[str, PreparedStatementMetadata] = {
+            READ: PreparedStatementMetadata(READ, "default", (), (INT8,), keyed),
+            WRITE: PreparedStatementMetadata(WRITE, "default", (), (INT8,), keyed),
+            SCAN: PreparedStatementMetadata(
+                SCAN, "default", (), (INT8,), StatementRoute(RouteKind.NOT_KEYED, "default", reason="no key")
+            ),
+        }
+        self.later: dict[str, PreparedStatementMetadata] = {}
+        self.evicted: list[str] = []
+        self.checked: list[str] = []
+        self.asked: list[str] = []
+
+    def request_if_missing(self, query: str) -> PreparedStatementMetadata | None:
+        return self.known.get(query)
+
+    async def get_query_metadata(
+        self, query: str, *, ask_without_parameters: bool = False
+    ) -> PreparedStatementMetadata | None:
+        self.asked.append(query)
+        if query in self.later:
+            self.known[query] = self.later[query]
+        return self.known.get(query)
+
+    def evict(self, query: str) -> None:
+        self.evicted.append(query)
+
+    def check_later(self, query: str, args: Sequence[Any]) -> None:
+        self.checked.append(query)
+
+
+class World:
+    """Servers for every node of a snapshot, and the engine over them."""
+
+    def __init__(self, snapshot: TopologySnapshot, **settings: Any) -> None:
+        self.servers = {node.uuid: Server(node) for node in snapshot.all_nodes()}
+        for uuid, server in self.servers.items():
+            server.default = uuid
+        self.knowledge = Knowledge()
+        self.events: list[Event] = []
+        self.refreshes_asked = 0
+        self.purposes: list[tuple[str, Purpose]] = []
+        self.settings = PoolSettings.from_dsn("postgresql://u@h:1/", **{"acquire_timeout": 2.0, **settings})
+        runtime = AsyncioRuntime(self._open)
+        self.counters = Counters()
+        dialect = PicodataDialect()
+        self.cluster = Cluster(
+            runtime,
+            dialect,
+            self.settings,
+            TopologySnapshot(),
+            Journal(self.counters, Publisher(self.events.append), runtime.now),
+            self._refresh,
+            Random(1),
+        )
+        routes = RouteTable(self.knowledge, dialect.key_hash, lambda: self.cluster.snapshot.bucket_counts)
+        self.executor = Executor(self.cluster, routes, self.knowledge, dialect, self.counters)
+        self.cluster.adopt(snapshot)
+
+    async def _open(self, node: Node, purpose: Purpose) -> Link:
+        server = self.servers[node.uuid]
+        await asyncio.sleep(0)
+        if server.refuses is not None:
+            raise server.refuses
+        self.purposes.append((node.uuid, purpose))
+        server.opened += 1
+        link = Link(server)
+        server.links.add(link)
+        return link
+
+    def _refresh(self, doubtful: Node | None) -> None:
+        self.refreshes_asked += 1
+
+    async def warm(self) -> None:
+        """Wait until every node that can be reached is connected."""
+        reachable = [uuid for uuid, server in self.servers.items() if server.refuses is None]
+        while not all(self.servers[uuid].links for uuid in reachable):
+            await settle()
+        await settle()
+
+    def call(
+        self,
+        query: str,
+        *args: Any,
+        role: Role = Role.LEADER,
+        timeout: float | None = None,
+        idempotent: bool | None = None,
+    ) -> asyncio.Task[Any]:
+        """Start a call in a task of its own."""
+        now = self.cluster.runtime.now()
+        deadline = None if timeout is None else now + timeout
+        request = Request("fetch", query, args, role, timeout, deadline, idempotent)
+        return asyncio.create_task(self.executor.run(request))
+
+
+async def settle(turns: int = 20) -> None:
+    """Let everything that is ready run."""
+    for _ in range(turns):
+        await asyncio.sleep(0)

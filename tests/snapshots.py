@@ -1,0 +1,64 @@
+"""Small clusters as snapshots, for tests of the pure rooms."""
+
+from __future__ import annotations
+
+from picopyn.topology import (
+    BucketRange,
+    EventBuckets,
+    EventInstance,
+    EventReplicaset,
+    EventTier,
+    Topology,
+    TopologySnapshot,
+)
+
+#: Buckets 1 … 1500 belong to r1 (i11 leads, i12 follows), 1501 … 3000 to r2 (i21, i22).
+HALF = 1500
+
+
+def two_by_two(
+    *,
+    leaders: dict[str, str | None] | None = None,
+    offline: tuple[str, ...] = (),
+    leaders_known: bool = True,
+    mapped: bool = True,
+) -> TopologySnapshot:
+    """Two replicasets of two instances, one tier of 3 000 buckets.
+
+    Args:
+        leaders: Replicaset → leader, where it is not the first instance.
+        offline: Instances that are not Online.
+        leaders_known: Whether the user may read who leads.
+        mapped: Whether the owners of the buckets are known.
+    """
+    heads = {"r1": "i11", "r2": "i21", **(leaders or {})}
+    events: list[EventInstance | EventReplicaset | EventTier | EventBuckets] = [EventTier("default", 3000)]
+    for number, replicaset in enumerate(("r1", "r2"), 1):
+        events.append(
+            EventReplicaset(
+                uuid=replicaset,
+                name=f"default_{number}",
+                tier="default",
+                leader_uuid=heads[replicaset] if leaders_known else None,
+                leader_known=leaders_known,
+            )
+        )
+        for member in (1, 2):
+            uuid = f"i{number}{member}"
+            events.append(
+                EventInstance(
+                    uuid=uuid,
+                    name=f"default_{number}_{member}",
+                    replicaset_uuid=replicaset,
+                    tier="default",
+                    host="127.0.0.1",
+                    port=4300 + 10 * number + member,
+                    online=uuid not in offline,
+                )
+            )
+    if mapped:
+        ranges = (BucketRange(1, HALF, "r1"), BucketRange(HALF + 1, 3000, "r2"))
+        events.append(EventBuckets("default", ranges))
+    topology = Topology()
+    topology.apply(events, reset=True, now=1.0)
+    return topology.snapshot

@@ -1,0 +1,289 @@
+"""The settings of a pool: what may be set, what wins, and that every problem is told at once."""
+
+from __future__ import annotations
+
+import math
+import ssl
+from dataclasses import FrozenInstanceError, fields, replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from picopyn.dsn import KNOWN_WORDS, Dsn, Endpoint
+from picopyn.errors import ConfigError
+from picopyn.settings import ROLES, PoolSettings
+
+HOSTS = (Endpoint("h", 4327),)
+
+
+def problems(**values: Any) -> tuple[str, ...]:
+    """What is wrong with settings."""
+    with pytest.raises(ConfigError) as caught:
+        PoolSettings(**{"endpoints": HOSTS, **values})
+    return caught.value.problems
+
+
+def of_dsn(dsn: Any, **overrides: Any) -> tuple[str, ...]:
+    """What is wrong with a connection string and keywords."""
+    with pytest.raises(ConfigError) as caught:
+        PoolSettings.from_dsn(dsn, **overrides)
+    return caught.value.problems
+
+
+def refused(word: str) -> bool:
+    """Whether `word=1` is refused; then the word, or the setting it means, is named."""
+    try:
+        PoolSettings.from_dsn(f"postgresql://h?{word}=1")
+    except ConfigError as error:
+        told = str(error)
+        return word in told or (word == "sslmode" and "ssl must be" in told)
+    return False
+
+
+async def coroutine(*_: object) -> None:
+    """Something that may not be an observer."""
+
+
+def test_the_defaults_are_those_of_the_manual() -> None:
+    """A pool that is told nothing but a host."""
+    settings = PoolSettings.from_dsn("postgresql://h")
+    assert settings == PoolSettings(endpoints=(Endpoint("h"),))
+    assert (settings.min_size, settings.max_size, settings.max_total) == (1, 10, None)
+    assert (settings.topology_update_interval, settings.query_metadata_cache_size) == (5.0, 1000)
+    assert (settings.connect_timeout, settings.acquire_timeout, settings.command_timeout) == (5.0, 5.0, None)
+    assert (settings.dialect, settings.role, settings.ssl, settings.password) == ("auto", None, None, None)
+
+
+def test_the_words_of_a_connection_string_become_settings() -> None:
+    """Numbers become numbers, seconds become seconds, `off` means none."""
+    settings = PoolSettings.from_dsn(
+        "postgresql://u:p@h1,h2:5/db?dialect=picodata&role=prefer_leader&min_size=2&max_size=3"
+        "&topology_update_interval=2.5&query_metadata_cache_size=7&connect_timeout=3&acquire_timeout=off"
+        "&command_timeout=60&max_waiting=0&statement_cache_size=0&sslmode=verify-full&application_name=a"
+        "&options=sql_motion_row_max%3D10"
+    )
+    assert settings == PoolSettings(
+        endpoints=(Endpoint("h1", 5), Endpoint("h2", 5)),
+        user="u",
+        password="p",
+        database="db",
+        dialect="picodata",
+        role="prefer_leader",
+        min_size=2,
+        max_size=3,
+        topology_update_interval=2.5,
+        query_metadata_cache_size=7,
+        connect_timeout=3.0,
+        acquire_timeout=None,
+        command_timeout=60.0,
+        statement_cache_size=0,
+        ssl="verify-full",
+        application_name="a",
+        options="sql_motion_row_max=10",
+    )
+
+
+def test_an_explicit_keyword_wins_over_the_connection_string() -> None:
+    """Also when its value is None."""
+    settings = PoolSettings.from_dsn(
+        "postgresql://u:p@h?max_size=3&command_timeout=9&target_session_attrs=primary",
+        max_size=4,
+        command_timeout=None,
+        role="prefer_leader",
+        password="q",
+    )
+    assert (settings.max_size, settings.command_timeout, settings.role) == (4, None, "prefer_leader")
+    assert settings.password == "q"
+
+
+def test_what_is_written_wins_over_the_environment_and_a_keyword_over_both() -> None:
+    """The environment is only looked at when it is handed over."""
+    environment = {"PGHOST": "e", "PGUSER": "eu", "PGPASSWORD": "ep", "PGAPPNAME": "ea"}
+    settings = PoolSettings.from_dsn("user=u", environment=environment, application_name="k")
+    assert (settings.endpoints, settings.user) == ((Endpoint("e"),), "u")
+    assert (settings.password, settings.application_name) == ("ep", "k")
+
+
+@pytest.mark.parametrize(("text", "role"), [("any", None), ("read-write", "leader"), ("primary", "leader")])
+def test_session_attributes_ask_for_a_role(text: str, role: str | None) -> None:
+    """`target_session_attrs` means a role; an explicit `role` wins."""
+    assert PoolSettings.from_dsn(f"postgresql://h?target_session_attrs={text}").role == role
+    wins = PoolSettings.from_dsn("postgresql://h?target_session_attrs=standby&role=leader")
+    assert wins.role == "leader"
+
+
+@pytest.mark.parametrize("word", ["ssl=true", "sslmode=require", "ssl=require"])
+def test_ssl_words_of_other_drivers(word: str) -> None:
+    """JDBC's `ssl=true` is `sslmode=require`."""
+    assert PoolSettings.from_dsn(f"postgresql://h?{word}").ssl == "require"
+
+
+def test_words_that_ask_for_what_happens_anyway_are_taken() -> None:
+    """A connection string of another driver keeps working where nothing would differ."""
+    words = ("load_balance=true", "load_balance_hosts=random", "client_encoding=UTF-8")
+    text = "&".join((*words, "gssencmode=prefer", "channel_binding=prefer"))
+    assert PoolSettings.from_dsn(f"postgresql://h?{text}") == PoolSettings.from_dsn("postgresql://h")
+
+
+def test_every_known_word_is_taken_or_refused_by_name() -> None:
+    """No word of a connection string is dropped in silence."""
+    assert {word for word in KNOWN_WORDS if not refused(word)} == {
+        "acquire_timeout",
+        "application_name",
+        "command_timeout",
+        "connect_timeout",
+        "max_size",
+        "min_size",
+        "options",
+        "query_metadata_cache_size",
+        "statement_cache_size",
+        "topology_update_interval",
+    }
+
+
+@pytest.mark.parametrize(
+    "word", ["sslrootcert=f", "topology_keys=a.b.c", "passfile=f", "service=s", "load_balance=only-rr"]
+)
+def test_words_whose_time_has_not_come_are_refused(word: str) -> None:
+    """They are known, and say so, instead of doing nothing."""
+    assert of_dsn(f"postgresql://h?{word}") == (f"'{word.partition('=')[0]}' is not supported yet",)
+
+
+@pytest.mark.parametrize(("name", "value"), [("max_total", 9), ("max_waiting", 1)])
+def test_settings_whose_time_has_not_come_are_refused(name: str, value: int) -> None:
+    """Nothing is accepted and then ignored."""
+    assert problems(**{name: value}) == (f"{name} is not supported yet",)
+
+
+@pytest.mark.parametrize("role", [role for role, works in ROLES.items() if not works])
+def test_roles_whose_time_has_not_come_are_refused(role: str) -> None:
+    """All five words are known."""
+    assert problems(role=role) == (f"role {role!r} is not supported yet",)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *(("min_size", value) for value in (-1, True, 1.0, "1", None)),
+        *(("max_size", value) for value in (0, True, 2.5, math.nan)),
+        *(("max_total", value) for value in (0, False, "all")),
+        *(("topology_update_interval", value) for value in (0, 0.5, -1.0, math.nan, math.inf, True, "5")),
+        *(("query_metadata_cache_size", value) for value in (0, None, True)),
+        *(("connect_timeout", value) for value in (0, -1, math.nan, math.inf, None, "5", True)),
+        *(("acquire_timeout", value) for value in (0, -0.1, math.nan, "5")),
+        *(("command_timeout", value) for value in (0, -math.inf, math.nan, False)),
+        *(("max_waiting", value) for value in (-1, True, None)),
+        *(("statement_cache_size", value) for value in (-1, None)),
+        *(("ssl", value) for value in ("on", "REQUIRE", 1, object())),
+        *(("role", value) for value in ("master", "Leader", "", 1, [])),
+        *(("dialect", value) for value in ("mysql", "", None, 1)),
+        *(("user", value) for value in ("", 1, "a\x00b")),
+        *(("database", value) for value in ("", b"x")),
+        *(("application_name", value) for value in ("", 1)),
+        *(("password", value) for value in (1, b"S3cr3t", ["S3cr3t"])),
+        *(("server_settings", value) for value in (None, "a=b", {"a": 1}, {1: "a"}, {"application_name": "a"})),
+        *(("after_connect", value) for value in (1, "f")),
+        *(("topology_source", value) for value in (1, object())),
+        *(("on_event", value) for value in (1, coroutine)),
+        *(("address_map", value) for value in ({}, coroutine)),
+    ],
+)
+def test_a_wrong_value_is_one_problem_that_names_the_setting(name: str, value: Any) -> None:
+    """No wrong type, NaN, infinity or bool slips through."""
+    (problem,) = problems(**{name: value})
+    assert problem.startswith(name) or name in problem
+    assert "S3cr3t" not in problem
+
+
+def test_sizes_must_agree() -> None:
+    """`min_size` may not exceed `max_size`."""
+    assert problems(min_size=5, max_size=4) == ("min_size (5) must not exceed max_size (4)",)
+
+
+def test_every_problem_of_string_words_and_keywords_is_in_one_error() -> None:
+    """In the order string, words, keywords, values."""
+    found = of_dsn("postgresql://u@h:x?foo=1&max_size=ten&passfile=f", min_sise=1, connect_timeout=-1, role="x")
+    parts = [
+        "'foo'",
+        "'x' of host 1",
+        "'passfile'",
+        "did you mean 'min_size'",
+        "role",
+        "max_size",
+        "connect_timeout",
+    ]
+    assert len(found) == len(parts)
+    for problem, part in zip(found, parts, strict=True):
+        assert part in problem
+
+
+@pytest.mark.parametrize("dsn", ["", "user=u", "postgresql://u:p@/db"])
+def test_a_host_must_be_named(dsn: str) -> None:
+    """Nothing is guessed: no silent `localhost`."""
+    (problem,) = of_dsn(dsn)
+    assert "no host" in problem or "neither a URI" in problem
+
+
+@pytest.mark.parametrize("dsn", [None, 5, b"postgresql://h"])
+def test_a_connection_string_is_a_text(dsn: Any) -> None:
+    """Anything else is a problem, not a `TypeError`."""
+    (problem,) = of_dsn(dsn)
+    assert problem.startswith("dsn must be")
+
+
+def test_no_text_form_of_settings_shows_a_secret() -> None:
+    """Neither `repr` nor the error of a problem elsewhere."""
+    secret = "S3cr3t-x@y"
+    settings = PoolSettings.from_dsn("postgresql://u@h", password=secret, server_settings={"token": secret})
+    assert secret not in repr(settings)
+    assert secret not in repr(settings.dsn)
+    with pytest.raises(ConfigError) as caught:
+        replace(settings, max_size=0)
+    assert secret not in str(caught.value)
+    assert secret not in repr(caught.value.args)
+
+
+def test_settings_are_one_value_that_cannot_change() -> None:
+    """A changed copy is checked again."""
+    settings = PoolSettings(endpoints=HOSTS)
+    with pytest.raises(FrozenInstanceError):
+        settings.max_size = 3  # type: ignore[misc]
+    assert replace(settings, max_size=3).max_size == 3
+    with pytest.raises(ConfigError):
+        replace(settings, max_size=0)
+
+
+def test_a_dialect_value_an_ssl_context_and_callables_are_taken() -> None:
+    """What cannot be written in a connection string is handed over as it is."""
+
+    class OwnDialect:
+        name = "own"
+
+        def startup_options(self, purpose: object) -> dict[str, str]:
+            return {}
+
+    settings = PoolSettings(
+        endpoints=HOSTS,
+        dialect=OwnDialect(),
+        ssl=ssl.create_default_context(),
+        password=lambda: "p",
+        after_connect=coroutine,
+        on_event=print,
+        address_map=lambda host, port: (host, port),
+    )
+    assert settings.dsn == Dsn(HOSTS)
+
+
+numbers = st.one_of(st.integers(), st.floats(), st.booleans(), st.none(), st.text(max_size=3))
+
+
+@given(st.dictionaries(st.sampled_from([f.name for f in fields(PoolSettings) if f.name != "endpoints"]), numbers))
+def test_whatever_the_values_there_are_settings_or_one_error(values: dict[str, Any]) -> None:
+    """Checking never fails in another way."""
+    try:
+        settings = PoolSettings(endpoints=HOSTS, **values)
+    except ConfigError:
+        return
+    assert 0 <= settings.min_size <= settings.max_size

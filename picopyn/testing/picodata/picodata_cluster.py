@@ -334,6 +334,10 @@ class PicodataCluster:
         """Let `_pico_bucket(tier)` fail over this bucket ("Is rebalancing in progress?"); None: no more."""
         self._order("lose_bucket", tier=tier, bucket=bucket, instance=instance)
 
+    def advertise(self, name: str, address: str | None) -> None:
+        """Let an instance's row show another address (`0.0.0.0:…`, a NAT's, …); None: its own again."""
+        self._order("advertise", name=name, address=address)
+
     def bucket_of(self, table: str, *values: Any) -> int:
         """Bucket of a row, from its sharding key's values in the key's order."""
         return int(self._order("bucket_of", table=table, values=[_typed(value) for value in values]))

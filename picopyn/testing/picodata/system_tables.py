@@ -162,9 +162,9 @@ def _addresses(cluster: Cluster) -> list[dict[str, Any]]:
         {"raft_id": item.raft_id, "address": address, "connection_type": kind}
         for item in cluster.instances.values()
         for kind, address in (
-            ("http", f"{item.host}:{5000 + item.raft_id}"),
-            ("iproto", f"{item.host}:{3300 + item.raft_id}"),
-            ("pgproto", item.address),
+            ("http", f"{item.address.host}:{5000 + item.raft_id}"),
+            ("iproto", f"{item.address.host}:{3300 + item.raft_id}"),
+            ("pgproto", str(item.address)),
         )
     ]
 

@@ -34,7 +34,9 @@ def parse(sql: str, name: str = "", oids: Sequence[int] = ()) -> bytes:
     return packed("P", text(name) + text(sql) + struct.pack(f"!H{len(oids)}I", len(oids), *oids))
 
 
-def bind(values: Sequence[str | None] = (), statement: str = "", portal: str = "", result_format: int = 0) -> bytes:
+def bind(
+    values: Sequence[str | None] = (), statement: str = "", portal: str = "", result_format: int = 0
+) -> bytes:
     """Bind with values as text."""
     parts = [text(portal), text(statement), struct.pack("!HH", 0, len(values))]
     for value in values:
@@ -75,6 +77,10 @@ class WireClient:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the connection."""
         self._socket.close()
 
     def send(self, data: bytes) -> None:

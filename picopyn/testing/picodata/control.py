@@ -29,6 +29,8 @@ ORDERS = frozenset(
         "move_buckets",
         "moving",
         "wait_views",
+        "wait_hanging",
+        "wait_leader",
         "set_view_lag",
         "lose_bucket",
         "inject_error",

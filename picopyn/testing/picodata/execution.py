@@ -91,11 +91,13 @@ class Execution:
     async def _hang(self, waiting: Any, deadline: float) -> None:
         tally = self._host.tally
         tally.hanging += 1
+        self._cluster.watch.changed()
         try:
             async with asyncio.timeout_at(deadline):
                 await waiting
         finally:
             tally.hanging = max(0, tally.hanging - 1)
+            self._cluster.watch.changed()
 
     async def _settled(
         self, statement: Statement, values: Sequence[Any], start: StartUp, deadline: float

@@ -284,6 +284,16 @@ class PicodataCluster:
         """Let the next statements on sharded tables at an instance fail with this error, without effect."""
         self._order("inject_error", instance=instance, message=message, sqlstate=sqlstate, times=times)
 
+    # waiting (each blocks the calling thread: under asyncio use `asyncio.to_thread`)
+
+    def wait_hanging(self, count: int, instance: str | None = None, *, timeout: float = 10.0) -> None:
+        """Return when exactly so many statements hang, at one instance or in all."""
+        self._order("wait_hanging", count=count, instance=instance, timeout=timeout)
+
+    def wait_leader(self, replicaset: str, instance: str | None = None, *, timeout: float = 30.0) -> str:
+        """Return when this instance, or any living one, is the Online master of a replicaset; gives its name."""
+        return str(self._order("wait_leader", replicaset=replicaset, instance=instance, timeout=timeout))
+
     # topology
 
     def add_instance(self, replicaset: str | None = None, tier: str | None = None) -> str:

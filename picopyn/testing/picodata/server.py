@@ -175,6 +175,25 @@ class Server:
             self._cluster.watch.changed()
             await self._governor.back(host.instance)
 
+    async def wait_hanging(self, count: int, instance: str | None = None, timeout: float = 10.0) -> None:
+        """Return when so many statements hang, at one instance or in all."""
+        hosts = [self._host(instance)] if instance is not None else list(self._hosts.values())
+        async with asyncio.timeout(timeout):
+            await self._cluster.watch.until(lambda: sum(host.tally.hanging for host in hosts) == count)
+
+    async def wait_leader(self, replicaset: str, instance: str | None = None, timeout: float = 30.0) -> str:
+        """Return when this instance, or any living one, leads a replicaset; gives its name."""
+        home = self._cluster.replicasets[replicaset]
+
+        def leads() -> bool:
+            master = self._cluster.instances[home.current_master]
+            return master.life is Life.ALIVE and master.online and instance in (None, master.name)
+
+        async with asyncio.timeout(timeout):
+            await self._cluster.watch.until(leads)
+        await self._publisher.publish()
+        return home.current_master
+
     async def promote(self, name: str, wait: bool = True) -> None:
         """Make an instance the master of its replicaset."""
         instance = self._host(name).instance

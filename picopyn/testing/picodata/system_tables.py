@@ -23,8 +23,8 @@ from picopyn.testing.picodata.users import ADMIN
 
 _FIRST_ID = 512
 _FUNCTIONS = f"""
-CREATE TABLE {SCHEMA}._views (instance text, tier text, answer json, fault text, PRIMARY KEY (instance,
-tier)); CREATE FUNCTION {SCHEMA}._pico_bucket(tier_name text) RETURNS json LANGUAGE plpgsql STABLE AS $$
+CREATE TABLE {SCHEMA}._views (instance text, tier text, answer json, fault text, PRIMARY KEY (instance, tier));
+CREATE FUNCTION {SCHEMA}._pico_bucket(tier_name text) RETURNS json LANGUAGE plpgsql STABLE AS $$
 DECLARE shown record;
 BEGIN
   IF tier_name IS NULL THEN
@@ -52,8 +52,8 @@ CREATE FUNCTION {SCHEMA}.pico_raft_leader_id() RETURNS int8 LANGUAGE sql STABLE 
   SELECT min(raft_id) FROM {SCHEMA}._pico_instance WHERE current_state ->> 0 = 'Online' $$;
 CREATE FUNCTION {SCHEMA}.pico_raft_leader_uuid() RETURNS text LANGUAGE sql STABLE AS $$
   SELECT uuid FROM {SCHEMA}._pico_instance WHERE raft_id = {SCHEMA}.pico_raft_leader_id() $$;
-CREATE FUNCTION {SCHEMA}.version() RETURNS text LANGUAGE sql STABLE AS $$ SELECT 'picodata
-{VERSION_TEXT}'::text $$;
+CREATE FUNCTION {SCHEMA}.version() RETURNS text LANGUAGE sql STABLE AS $$
+  SELECT 'picodata {VERSION_TEXT}'::text $$;
 """
 
 

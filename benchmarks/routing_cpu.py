@@ -40,7 +40,7 @@ class OneNode(TopologySource):
             (
                 EventTier("default", BUCKETS),
                 EventReplicaset(uuid="r1", name="r1", tier="default", leader_uuid="i1"),
-                EventInstance(uuid="i1", name="i1", replicaset_uuid="r1", tier="default", host=host, port=port),
+                EventInstance(uuid="i1", name="i1", replicaset_uuid="r1", tier="default", host=host, port=port, online=True),
                 EventBuckets("default", (BucketRange(1, BUCKETS, "r1"),)),
             ),
             epoch=1,
@@ -75,11 +75,12 @@ async def measure(blocks: int, calls: int) -> int:
         await connection.execute(
             "INSERT INTO bench SELECT i, 'value-' || i || repeat('x', 24) FROM generate_series(0, 99999) i"
         )
-        source = OneNode(server.host, server.port)
+        source = OneNode("127.0.0.1", server.port or 0)
         pool = Pool(server.dsn, dialect=PicodataDialect(startup=False), topology_source=source)
         async with pool:
+            await pool._control.metadata.start()
             route = StatementRoute(RouteKind.KEYED, "default", ((KeyPart(0, 20),),))
-            pool._control.metadata.learn(PreparedStatementMetadata(QUERY, "default", (), (20,), route))
+            pool._control.metadata._cache.set(QUERY, PreparedStatementMetadata(QUERY, "default", (), (20,), route))
             await report(connection, pool, blocks, calls)
         await connection.close()
     return 0

@@ -34,7 +34,7 @@ class PreparedStatementMetadata:
             notice named no key.
         parameter_oids: Type OIDs of the parameters, in order.
         route: Where the statement runs, as learned (a `picopyn.routing.route.StatementRoute`); None while it
-        is not.
+            is not.
     """
 
     query: str

@@ -195,7 +195,8 @@ class Pool:
             PoolClosed: The pool is closed.
             asyncpg.PostgresError: What the server says about the statement.
         """
-        result: str = await self._run("execute", query, args, timeout, role, idempotent)
+        request = self._request("execute", query, args, timeout, role, idempotent)
+        result: str = await self._executor.run(request)
         return result
 
     async def fetch(
@@ -207,7 +208,8 @@ class Pool:
         idempotent: bool | None = None,
     ) -> list[Any]:
         """Run a query and return all rows; parameters and errors as for `execute`."""
-        result: list[Any] = await self._run("fetch", query, args, timeout, role, idempotent)
+        request = self._request("fetch", query, args, timeout, role, idempotent)
+        result: list[Any] = await self._executor.run(request)
         return result
 
     async def fetchrow(
@@ -219,7 +221,7 @@ class Pool:
         idempotent: bool | None = None,
     ) -> Any:
         """Run a query and return its first row, or None; parameters and errors as for `execute`."""
-        return await self._run("fetchrow", query, args, timeout, role, idempotent)
+        return await self._executor.run(self._request("fetchrow", query, args, timeout, role, idempotent))
 
     async def fetchval(
         self,
@@ -240,7 +242,7 @@ class Pool:
             role: See `execute`.
             idempotent: See `execute`.
         """
-        row = await self._run("fetchrow", query, args, timeout, role, idempotent)
+        row = await self._executor.run(self._request("fetchrow", query, args, timeout, role, idempotent))
         return None if row is None else row[column]
 
     def acquire(self, *, timeout: float | None = None) -> Acquiring:
@@ -319,7 +321,7 @@ class Pool:
 
     # inside
 
-    async def _run(
+    def _request(
         self,
         method: str,
         query: str,
@@ -327,14 +329,14 @@ class Pool:
         timeout: float | None,
         role: str | None,
         idempotent: bool | None,
-    ) -> Any:
+    ) -> Request:
         if self._state is not _State.OPEN:
             self._check_open()
         if timeout is None:
             timeout = self._settings.command_timeout
         deadline = None if timeout is None else self._deadline(timeout)
         asked_role = self._default_role if role is None else self._role(role)
-        return await self._executor.run(Request(method, query, args, asked_role, timeout, deadline, idempotent))
+        return Request(method, query, args, asked_role, timeout, deadline, idempotent)
 
     async def _acquire(self, timeout: float | None) -> AcquiredConnection:
         self._check_open()
@@ -392,7 +394,8 @@ class Pool:
             except TimeoutError:
                 health = {node.address: cluster.health.of(node.uuid) for node in cluster.snapshot.nodes()}
                 reasons = {address: state.reason or "no answer yet" for address, state in health.items()}
-                raise NoNodeAvailable("no node of the cluster can be connected to", reasons) from None
+                what = "no node of the cluster can be connected to" if reasons else "the topology lists no usable node"
+                raise NoNodeAvailable(what, reasons) from None
 
     async def _open_connection(self, node: Node, purpose: Purpose) -> Any:
         connection = await self._dialer.dial((node.host, node.port), purpose)

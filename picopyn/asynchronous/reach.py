@@ -8,8 +8,7 @@ word, and only one that answers is sent credentials.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Callable, Sequence
 from random import Random
 
 from picopyn.asynchronous.connection import Connection
@@ -101,17 +100,43 @@ class Reach:
         self, purpose: Purpose, groups: Sequence[Sequence[Address]], on_notice: Callable[[str], None] | None = None
     ) -> Connection:
         failed: dict[Address, str] = {}
-        async with aclosing(awake([g for g in groups if g], self._connect_timeout, failed)) as answering:
-            async for address in answering:
-                try:
-                    return await self._dialer.dial(address, purpose, on_notice)
-                except Exception as error:
-                    failed[address] = self._reason(error, address)
+        connection: Connection | None = None
+        answering = awake([group for group in groups if group], self._connect_timeout, failed)
+        try:
+            connection = await self._first(answering, purpose, on_notice, failed)
+        finally:
+            await _finish(answering, connection)
+        if connection is not None:
+            return connection
         reasons = {f"{host}:{port}": reason for (host, port), reason in failed.items()}
         raise NoNodeAvailable("no node can be reached", reasons)
+
+    async def _first(
+        self,
+        answering: AsyncGenerator[Address, None],
+        purpose: Purpose,
+        on_notice: Callable[[str], None] | None,
+        failed: dict[Address, str],
+    ) -> Connection | None:
+        async for address in answering:
+            try:
+                return await self._dialer.dial(address, purpose, on_notice)
+            except Exception as error:
+                failed[address] = self._reason(error, address)
+        return None
 
     def _reason(self, error: Exception, address: Address) -> str:
         sqlstate = getattr(error, "sqlstate", None)
         if sqlstate is not None and self._dialect.fault(sqlstate, str(error)) is Fault.AUTH:
             raise AuthenticationFailed(f"{address[0]}:{address[1]} refused the credentials: {error}") from error
         return str(error) or f"no answer within {self._connect_timeout:g} s"
+
+
+async def _finish(answering: AsyncGenerator[Address, None], connection: Connection | None) -> None:
+    """End the asking; a connection made meanwhile is not lost when that is cancelled."""
+    try:
+        await answering.aclose()
+    except BaseException:
+        if connection is not None:
+            connection.terminate()
+        raise

@@ -30,7 +30,9 @@ class Capability(Enum):
     """What a kind of server can or cannot do; the engine asks for capabilities, never for names."""
 
     SHARDED = "statements have owners"
-    FORWARDING_NEEDS_EVERY_LEADER = "a statement not executed at its owner hangs while a leader of its tier is dead"
+    FORWARDING_NEEDS_EVERY_LEADER = (
+        "a statement not executed at its owner hangs while a leader of its tier is dead"
+    )
     SELECTS_HAVE_NO_EFFECT = "every SELECT may be repeated"
     TRANSACTIONS = "BEGIN means something"
     LEADER_QUESTION = "a keyed SELECT tells whether the asked node is the leader"
@@ -126,6 +128,10 @@ class Dialect(Protocol):
 
     def fault(self, sqlstate: str | None, message: str) -> Fault:
         """What a server's error means."""
+        ...
+
+    def is_partial(self, sqlstate: str | None, message: str) -> bool:
+        """Whether an error leaves open what the statement did at other replicasets, if it concerned several."""
         ...
 
     def parse_notice(self, text: str) -> StatementNotice | None:

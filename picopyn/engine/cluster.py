@@ -20,14 +20,14 @@ from picopyn.errors import Fault
 from picopyn.observe import CloseReason
 from picopyn.routing.health import Health, NodeState
 from picopyn.routing.membership import reconcile
-from picopyn.routing.plan import Candidate, Flavour, Planner
+from picopyn.routing.plan import PLAIN, REPLICA_READ, Candidate, Flavour, Planner
 from picopyn.settings import PoolSettings
 from picopyn.topology import Node, TopologySnapshot
 
 #: Load of a node without any connection: it comes after all that have one, for it may be hanging.
 _UNCONNECTED = 1_000_000
 
-_PURPOSES = {Flavour.PLAIN: Purpose.PLAIN, Flavour.REPLICA_READ: Purpose.REPLICA_READ}
+_PURPOSES: dict[Flavour, Purpose] = {PLAIN: Purpose.PLAIN, REPLICA_READ: Purpose.REPLICA_READ}
 
 
 class Cluster:
@@ -68,7 +68,7 @@ class Cluster:
         self._journal = journal
         self._refresh = refresh
         self._rng = rng
-        self._pools: dict[tuple[str, Purpose], NodePool] = {}
+        self._pools: dict[tuple[str, Flavour], NodePool] = {}
         self._probes = Probes(runtime, self.jobs, self.health, self.changes, rng, self._all_down)
         self.planner = self._planner(snapshot)
 
@@ -100,15 +100,16 @@ class Cluster:
 
     def pool(self, candidate: Candidate) -> NodePool:
         """The pool of connections a candidate needs; made at first use."""
-        key = (candidate.node.uuid, _PURPOSES[candidate.flavour])
-        pool = self._pools.get(key)
+        pool = self._pools.get(candidate.key)
         if pool is None:
-            pool = self._pools[key] = NodePool(self.runtime, candidate.node, key[1], self.settings.max_size, self)
+            purpose = _PURPOSES[candidate.flavour]
+            pool = NodePool(self.runtime, candidate.node, purpose, self.settings.max_size, self)
+            self._pools[candidate.key] = pool
         return pool
 
     def load(self, uuid: str) -> int:
         """Calls a node serves now: connections held and calls waiting for one."""
-        pool = self._pools.get((uuid, Purpose.PLAIN))
+        pool = self._pools.get((uuid, PLAIN))
         if pool is None or not pool.slots.size:
             return _UNCONNECTED
         return pool.slots.load
@@ -198,8 +199,8 @@ class Cluster:
 
     def _retire(self, uuid: str) -> None:
         self.health.forget(uuid)
-        for purpose in _PURPOSES.values():
-            pool = self._pools.pop((uuid, purpose), None)
+        for flavour in _PURPOSES:
+            pool = self._pools.pop((uuid, flavour), None)
             for link in pool.retire("node_gone") if pool is not None else ():
                 link.terminate()
 
@@ -218,7 +219,7 @@ class Cluster:
         return Planner(snapshot, self.health, self.load, self._rng, hangs=self._hangs)
 
     def _is_connected(self, node: Node) -> bool:
-        pool = self._pools.get((node.uuid, Purpose.PLAIN))
+        pool = self._pools.get((node.uuid, PLAIN))
         return pool is not None and pool.slots.size > 0
 
     def _all_down(self) -> bool:

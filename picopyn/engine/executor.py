@@ -7,7 +7,8 @@ another counted reason. On any `BaseException` a connection that is not known to
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
+from enum import Enum
 from typing import Any, NoReturn, Protocol
 
 from picopyn.dialects.base import Capability, Dialect
@@ -29,6 +30,14 @@ from picopyn.topology import Node
 #: First pause after a whole round of candidates failed without the cluster having changed (seconds); it doubles.
 BACK_OFF = 0.05
 LONGEST_BACK_OFF = 1.0
+
+
+class _Verdict(Enum):
+    """What the loop does after a failed attempt."""
+
+    ANSWERED = "there is a result after all"
+    NEXT_CANDIDATE = "try the next candidate"
+    PLAN_AGAIN = "make a new plan"
 
 
 class Learner(Protocol):
@@ -100,9 +109,11 @@ class Executor:
                 try:
                     result = await self._send(request, link)
                 except BaseException as error:
-                    if await self._try_next(request, pool, link, error):
+                    verdict, result = await self._recover(request, pool, link, error)
+                    if verdict is _Verdict.NEXT_CANDIDATE:
                         continue
-                    break
+                    if verdict is _Verdict.PLAN_AGAIN:
+                        break
                 self.flights.arrive(link)
                 self.give(pool, link)
                 self._counters.calls["waited_for_leader" if request.waited else plan.reason] += 1
@@ -181,24 +192,12 @@ class Executor:
 
     # sending
 
-    async def _send(self, request: Request, link: Link) -> Any:
-        method = getattr(link, request.method)
-        try:
-            return await method(request.query, *request.args, timeout=self._remaining(request))
-        except Exception as error:
-            if self._cluster.fault(error) is not Fault.STALE_PLAN:
-                raise
-        # prepared before the schema changed: nothing was done, so once more, freshly prepared, on the same connection
-        request.prepared_again = True
-        link.forget_statements()
-        self._learner.evict(request.query)
-        self._counters.retried(Fault.STALE_PLAN)
-        return await method(request.query, *request.args, timeout=self._remaining(request))
-
-    def _remaining(self, request: Request) -> float | None:
-        if request.deadline is None:
-            return None
-        return max(request.deadline - self._cluster.runtime.now(), 0.001)
+    def _send(self, request: Request, link: Link) -> Awaitable[Any]:
+        send = getattr(link, request.method)
+        deadline = request.deadline
+        timeout = None if deadline is None else max(deadline - self._cluster.runtime.now(), 0.001)
+        answer: Awaitable[Any] = send(request.query, *request.args, timeout=timeout)
+        return answer
 
     # waiting
 
@@ -257,12 +256,18 @@ class Executor:
 
     # failures
 
-    async def _try_next(self, request: Request, pool: NodePool, link: Link, error: BaseException) -> bool:
+    async def _recover(
+        self, request: Request, pool: NodePool, link: Link, error: BaseException
+    ) -> tuple[_Verdict, Any]:
         """Decide about a failed attempt.
 
         Returns:
-            True to go on with the next candidate, False to plan again. Otherwise it raises what the caller gets.
+            What the loop does next, and the result where there is one after all. Otherwise it raises the caller's error.
         """
+        if isinstance(error, Exception) and not request.prepared_again:
+            fault = self._cluster.fault(error)
+            if fault is Fault.STALE_PLAN:
+                return await self._prepare_again(request, pool, link)
         self.flights.arrive(link)
         if not isinstance(error, Exception):
             pool.drop(link, "state_unknown")
@@ -274,28 +279,39 @@ class Executor:
             self._counters.outcome_unknown += not repeatable
             raise failures.timed_out(request, pool.node, repeatable=repeatable) from error
         fault = self._cluster.fault(error)
-        if fault in (Fault.LOST, Fault.NOT_SENT):
-            pool.drop(link, "broken")
-        else:
+        if self._cluster.runtime.fault(error) is None:
             self.give(pool, link)
-        return await self._act(request, pool.node, error, fault)
+        else:
+            pool.drop(link, "broken")
+        return await self._act(request, pool.node, error, fault), None
 
-    async def _act(self, request: Request, node: Node, error: Exception, fault: Fault) -> bool:
+    async def _prepare_again(self, request: Request, pool: NodePool, link: Link) -> tuple[_Verdict, Any]:
+        """The statement was prepared before the schema changed, and nothing was done: once more, freshly prepared."""
+        request.prepared_again = True
+        link.forget_statements()
+        self._learner.evict(request.query)
+        self._counters.retried(Fault.STALE_PLAN)
+        try:
+            return _Verdict.ANSWERED, await self._send(request, link)
+        except BaseException as error:
+            return await self._recover(request, pool, link, error)
+
+    async def _act(self, request: Request, node: Node, error: Exception, fault: Fault) -> _Verdict:
         request.sent += fault is not Fault.NOT_SENT
         losses = self._count_loss(request.query) if fault is Fault.LOST else 0
         action = decide(fault, Call(self._repeatable(request), request.sent, losses, request.prepared_again))
         if action is Action.RAISE:
             self._raise(request, node, error, fault)
         request.tried(node, f"{fault.value}: {failures.first_line(error)}")
-        if action is Action.OUTCOME_UNKNOWN:
+        if action is Action.OUTCOME_UNKNOWN or self._is_half_done(request, error, fault):
             self._counters.outcome_unknown += 1
-            raise failures.write_lost(request, node) from error
+            raise failures.outcome_unknown(request, node, error, self._cluster.runtime.fault(error)) from error
         self._counters.retried(fault)
         if action is Action.AWAIT_REFRESH:
             await self._await_refresh(request, node)
         elif action is Action.BACK_OFF:
             await self._pause(request, request.sent)
-        return action is Action.NEXT_NODE
+        return _Verdict.NEXT_CANDIDATE if action is Action.NEXT_NODE else _Verdict.PLAN_AGAIN
 
     def _raise(self, request: Request, node: Node, error: Exception, fault: Fault) -> NoReturn:
         request.annotate(error)
@@ -305,6 +321,13 @@ class Executor:
         if fault is Fault.LOST:
             raise request.annotate(ConnectionLost(f"{node.address}: {failures.first_line(error)}")) from error
         raise error
+
+    def _is_half_done(self, request: Request, error: Exception, fault: Fault) -> bool:
+        """Whether a write over several replicasets was refused by one, and may have happened at another."""
+        if fault in (Fault.NOT_SENT, Fault.LOST) or self._repeatable(request):
+            return False
+        spread = request.plan is not None and not request.plan.direct
+        return spread and self._dialect.is_partial(getattr(error, "sqlstate", None), str(error))
 
     def _repeatable(self, request: Request) -> bool:
         if request.idempotent is not None:

@@ -104,7 +104,10 @@ class NodePool:
         elif link.is_in_transaction():
             self.drop(link, "state_unknown")
         else:
-            self._hand_over(link)
+            with self._lock:
+                waiter = self.slots.give(link)
+            if waiter is not None:
+                self._hand_over(waiter, link)
 
     def drop(self, link: Link, reason: CloseReason) -> None:
         """Give back a connection that must not be used again: it is closed at once."""
@@ -160,9 +163,8 @@ class NodePool:
         for link in list(self.slots.held):
             self.drop(link, reason)
 
-    def _hand_over(self, link: Link) -> None:
-        with self._lock:
-            waiter = self.slots.give(link)
+    def _hand_over(self, waiter: Waiter[Link] | None, link: Link) -> None:
+        """Wake the waiter that a connection belongs to; if it has left meanwhile, the next one, or nobody."""
         while waiter is not None and not waiter.wake(link):
             with self._lock:
                 waiter = self.slots.give(link)
@@ -203,8 +205,8 @@ class NodePool:
         self._listener.link_opened(self, link, seconds)
         if self.retired:
             self.drop(link, "node_gone")
-        elif waiter is not None and not waiter.wake(link):
-            self._hand_over(link)
+        else:
+            self._hand_over(waiter, link)
         with self._lock:
             grow = self.slots.grow()
         self._start_opening(grow)

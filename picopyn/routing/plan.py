@@ -12,9 +12,10 @@ side, where it holds no connection and no slot of a healthy server.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from random import Random
+from typing import Final, Literal
 
 from picopyn.routing.balance import order
 from picopyn.routing.health import Health
@@ -28,11 +29,10 @@ class Role(Enum):
     PREFER_LEADER = "prefer_leader"
 
 
-class Flavour(Enum):
-    """The kind of connection a candidate needs."""
-
-    PLAIN = "plain"
-    REPLICA_READ = "replica reads"
+#: The kind of connection a candidate needs. Texts, for they are looked up by every call.
+Flavour = Literal["plain", "replica reads"]
+PLAIN: Final = "plain"
+REPLICA_READ: Final = "replica reads"
 
 
 class Wait(Enum):
@@ -46,10 +46,20 @@ class Wait(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """One node to try, over one kind of connection."""
+    """One node to try, over one kind of connection.
+
+    Attributes:
+        node: The node.
+        flavour: The kind of connection.
+        key: Both, as a look-up key of node pools.
+    """
 
     node: Node
-    flavour: Flavour = Flavour.PLAIN
+    flavour: Flavour = PLAIN
+    key: tuple[str, Flavour] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "key", (self.node.uuid, self.flavour))
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +92,7 @@ class Planner:
         hangs: Whether a forwarded statement hangs while any leader of its tier is missing.
     """
 
-    __slots__ = ("_complete", "_direct", "_hangs", "_health", "_load", "_rng", "_spread_nodes", "snapshot")
+    __slots__ = ("_complete", "_direct", "_hangs", "_health", "_load", "_owner_of", "_rng", "_spread_nodes", "snapshot")
 
     def __init__(
         self,
@@ -99,18 +109,20 @@ class Planner:
         self._rng = rng
         self._hangs = hangs
         self._direct = _leader_plans(snapshot)
+        self._owner_of = {tier: m.owner for tier in snapshot.tiers if (m := snapshot.shard_map(tier)) is not None}
         self._spread_nodes: dict[str | None, tuple[Node, ...]] = {}
         self._complete: dict[str | None, bool] = {}
 
     def for_bucket(self, tier: str, bucket: int, role: Role, *, read: bool, reason: str = "keyed") -> Plan:
         """Plan a call whose statement touches exactly one bucket."""
-        owner = self.snapshot.owner(tier, bucket)
+        owner_of = self._owner_of.get(tier)
+        owner = owner_of(bucket) if owner_of is not None else None
         if owner is None:
             return self.spread(tier, "no_map")
         plan = self._direct[reason].get(owner)
         if plan is not None and (self._health.all_up or not self._health.is_down(plan.candidates[0].node.uuid)):
             return plan
-        return self._without_leader(owner, role, read=read)
+        return self._without_leader(tier, owner, role, read=read)
 
     def for_buckets(self, tier: str, buckets: Iterable[int], role: Role, *, read: bool) -> Plan:
         """Plan a call whose statement touches a set of buckets: one owner, or else as if it had no key."""
@@ -137,11 +149,14 @@ class Planner:
             return Plan((), "unlearned", wait=Wait.LEARN, missing=plan.missing)
         return plan
 
-    def _without_leader(self, owner: str, role: Role, *, read: bool) -> Plan:
+    def _without_leader(self, tier: str, owner: str, role: Role, *, read: bool) -> Plan:
+        leader = self.snapshot.leader(owner)
+        if leader is not None and not leader.host:  # alive, but not for us to dial: others forward to it
+            return self.spread(tier, "no_map")
         if not self.snapshot.leader_known(owner) and not self._suspects(owner):
             return self._among(self.snapshot.members(owner), "no_map")
         if role is Role.PREFER_LEADER and read:
-            plan = self._among(self._followers(owner), "replica_read", Flavour.REPLICA_READ, direct=True)
+            plan = self._among(self._followers(owner), "replica_read", REPLICA_READ, direct=True)
             if plan.wait is None:
                 return plan
         return Plan((), "keyed", wait=Wait.LEADER, missing=(owner,))
@@ -163,9 +178,7 @@ class Planner:
             return False
         return any(not self._health.is_up(node.uuid) for node in self.snapshot.members(owner))
 
-    def _among(
-        self, nodes: Iterable[Node], reason: str, flavour: Flavour = Flavour.PLAIN, *, direct: bool = False
-    ) -> Plan:
+    def _among(self, nodes: Iterable[Node], reason: str, flavour: Flavour = PLAIN, *, direct: bool = False) -> Plan:
         usable = [node for node in nodes if self._usable(node)]
         if not self._health.all_up:
             usable = [node for node in usable if not self._health.is_down(node.uuid)] or usable

@@ -27,7 +27,7 @@ class KeyPart:
         parameter: Zero-based position of the parameter in the call's arguments.
         oid: Type OID under which the server takes that parameter.
         form: Name of the hash form, where a type has more than one (see the dialect's key hash); `""` for the
-        usual.
+            usual.
     """
 
     parameter: int

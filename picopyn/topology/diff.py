@@ -64,9 +64,7 @@ def difference(before: TopologySnapshot, after: TopologySnapshot) -> TopologyDif
     )
 
 
-def _leaders(
-    before: TopologySnapshot, after: TopologySnapshot
-) -> Iterator[tuple[str, tuple[str | None, str | None]]]:
+def _leaders(before: TopologySnapshot, after: TopologySnapshot) -> Iterator[tuple[str, tuple[str | None, str | None]]]:
     for uuid in sorted(before.replicaset_uuids() | after.replicaset_uuids()):
         old, new = before.leader(uuid), after.leader(uuid)
         change = (old.uuid if old else None, new.uuid if new else None)

@@ -230,11 +230,7 @@ def _is_count(number: object) -> bool:
 
 def _check_ranges(event: EventBuckets) -> None:
     for r in event.ranges:
-        if (
-            type(r.first) is not int
-            or type(r.last) is not int
-            or not 1 <= r.first <= r.last <= LARGEST_BUCKET
-        ):
+        if type(r.first) is not int or type(r.last) is not int or not 1 <= r.first <= r.last <= LARGEST_BUCKET:
             raise ValueError(f"tier {event.tier!r}: {r.first!r}-{r.last!r} is no range of buckets")
         if event.op == "replace" and not r.replicaset_uuid:
             raise ValueError(f"tier {event.tier!r}: buckets {r.first}-{r.last} without an owner")

@@ -53,9 +53,7 @@ class ShardMap:
     def ranges(self) -> tuple[BucketRange, ...]:
         """The owned buckets as runs with one owner and state, ascending."""
         states = {number: r.state for r in self.moving for number in range(r.first, r.last + 1)}
-        facts = (
-            (n, owner, states.get(n, "active")) for n, owner in enumerate(self.owners) if owner is not None
-        )
+        facts = ((n, owner, states.get(n, "active")) for n, owner in enumerate(self.owners) if owner is not None)
         return tuple(_runs(facts))
 
 
@@ -121,20 +119,23 @@ class OwnerTable:
 
     def assign(self, r: BucketRange, stamp: int | None) -> None:
         """Give the buckets of a range to its replicaset."""
-        self.grow(r.last)
+        self._make_room(r, stamp)
         self._set(r.first, r.last, r.replicaset_uuid, r.state, stamp)
 
-    def forget(self, first: int, last: int, stamp: int | None) -> None:
-        """Forget the owners of a range; buckets beyond the table are not known anyway."""
-        self._set(first, min(last, self.count), None, "active", stamp)
+    def forget(self, r: BucketRange, stamp: int | None) -> None:
+        """Forget the owners of a range."""
+        self._make_room(r, stamp)
+        self._set(r.first, r.last, None, "active", stamp)
 
     def forget_outside(self, ranges: Iterable[BucketRange], stamp: int | None) -> None:
-        """Forget the owners of all buckets that lie in none of these ascending ranges."""
+        """Forget the owners of all buckets, known or to come, that lie in none of these ascending ranges."""
         free = 1
         for r in ranges:
-            self.forget(free, r.first - 1, stamp)
+            self._set(free, r.first - 1, None, "active", stamp)
             free = r.last + 1
-        self.forget(free, self.count, stamp)
+        self._set(free, self.count, None, "active", stamp)
+        if stamp is not None:
+            self._floor = max(self._floor, stamp)
 
     def published(self, space: str, previous: ShardMap | None) -> ShardMap:
         """The table as an immutable map; the previous one itself if nothing changed."""
@@ -144,7 +145,13 @@ class OwnerTable:
             return previous
         return ShardMap(space, owners, moving)
 
+    def _make_room(self, r: BucketRange, stamp: int | None) -> None:
+        """Grow for a range, unless it is older than all that is known about buckets to come."""
+        if stamp is None or stamp >= self._floor:
+            self.grow(r.last)
+
     def _set(self, first: int, last: int, owner: str | None, state: str, stamp: int | None) -> None:
+        last = min(last, self.count)
         if first > last:
             return
         if stamp is None or max(self._stamps[first : last + 1]) <= stamp:

@@ -113,9 +113,7 @@ class TopologySnapshot:
 
     __slots__ = ("_facts", "_leaders", "_listed", "_members", "refreshed_at", "version")
 
-    def __init__(
-        self, facts: Facts | None = None, version: int = 0, refreshed_at: float | None = None
-    ) -> None:
+    def __init__(self, facts: Facts | None = None, version: int = 0, refreshed_at: float | None = None) -> None:
         self._facts = facts or Facts()
         self.version = version
         self.refreshed_at = refreshed_at

@@ -49,9 +49,7 @@ class Topology:
         """The newest snapshot; immutable."""
         return self._snapshot
 
-    def apply(
-        self, events: EventBatch | Iterable[Event], reset: bool = False, *, now: float = 0.0
-    ) -> TopologyDiff:
+    def apply(self, events: EventBatch | Iterable[Event], reset: bool = False, *, now: float = 0.0) -> TopologyDiff:
         """Apply a batch, all or nothing, and publish a new snapshot.
 
         Args:
@@ -137,9 +135,8 @@ class _Draft:
         self._found = dict(facts.found_leaders)
         self._stamps = dict(ledger.stamps)
         self._tables = dict(ledger.tables)
-        self._own: set[str] = (
-            set()
-        )  # tiers whose table is ours to change; the others are shared with the ledger
+        #: Tiers whose table is ours to change; the others are shared with the ledger.
+        self._own: set[str] = set()
 
     def take(self, event: Event, stamp: int | None) -> None:
         """Apply one checked event."""
@@ -228,9 +225,11 @@ class _Draft:
         self._table(event.name).grow(count)
 
     def _take_buckets(self, event: EventBuckets, stamp: int | None) -> None:
-        if event.tier not in self._tiers and (event.op == "delete" or self._tier_is_gone(event.tier, stamp)):
+        if event.tier not in self._tiers and self._tier_is_gone(event.tier, stamp):
             return
-        count = self._tiers.setdefault(event.tier, None)
+        if event.op == "replace":
+            self._tiers.setdefault(event.tier, None)
+        count = self._tiers.get(event.tier)
         ranges = sorted_ranges(event)
         if count is not None and ranges and ranges[-1].last > count:
             raise ValueError(f"tier {event.tier!r} has {count} buckets, not {ranges[-1].last}")
@@ -239,7 +238,7 @@ class _Draft:
             if event.op == "replace":
                 table.assign(r, stamp)
             else:
-                table.forget(r.first, r.last, stamp)
+                table.forget(r, stamp)
         if event.complete and event.op == "replace":
             table.forget_outside(ranges, stamp)
 

@@ -235,9 +235,7 @@ def test_an_instance_that_is_listed_twice_is_one() -> None:
     assert addresses([row("a1", ""), row("a1", "x:1"), row("a1", "y:1")]) == {"a1": "x:1"}
 
 
-def replicaset(
-    current: str | None, target: str | None, version: Any = 4, state: str = "ready"
-) -> EventReplicaset:
+def replicaset(current: str | None, target: str | None, version: Any = 4, state: str = "ready") -> EventReplicaset:
     """The event of replicaset `a` with these masters."""
     rows = [("a", "uuid-a", current, target, "default", state, version)]
     gone = row("a9", current='["Expelled",1]', target='["Expelled",1]')
@@ -313,9 +311,7 @@ def buckets(first: int, last: int, uuid: str | None = "uuid-a", **more: Any) -> 
 )
 def test_bucket_maps_are_read(encode: Any) -> None:
     """A map is complete, decoded or not."""
-    event = bucket_event(
-        "default", encode([buckets(1, 1500), buckets(1501, 3000, "uuid-b", state="sending")])
-    )
+    event = bucket_event("default", encode([buckets(1, 1500), buckets(1501, 3000, "uuid-b", state="sending")]))
     assert event.complete
     assert event.tier == "default"
     assert event.ranges == (BucketRange(1, 1500, "uuid-a"), BucketRange(1501, 3000, "uuid-b", "sending"))
@@ -391,9 +387,7 @@ def test_tiers_without_buckets_are_recognised() -> None:
     """The function does not know a tier without buckets; a map that is being moved is another matter."""
     assert says_no_such_tier("sbroad: _pico_bucket: tier 'arbiter' doesn't exist")
     assert says_no_such_tier("sbroad: Query 1 from EXPLAIN (RAW): _pico_bucket: tier 'a' doesn't exist")
-    assert not says_no_such_tier(
-        "sbroad: _pico_bucket: Bucket 3 cannot be found. Is rebalancing in progress?"
-    )
+    assert not says_no_such_tier("sbroad: _pico_bucket: Bucket 3 cannot be found. Is rebalancing in progress?")
 
 
 def test_questions_name_their_columns() -> None:

@@ -136,8 +136,7 @@ def test_every_phrase_means_the_same_in_every_wrapping(phrase: Phrase, wrapping:
         ),
         (
             "XX000",
-            "acl operation committed, but failed to receive acknowledgements from all instances: "
-            "Timeout: timeout",
+            "acl operation committed, but failed to receive acknowledgements from all instances: Timeout: timeout",
             Fault.STATEMENT,
         ),
         (
@@ -188,11 +187,8 @@ def test_what_is_promised_for_the_whole_statement() -> None:
 
 user_text = st.builds(
     "{}{}{}".format,
-    st.sampled_from(["", " ", "x: ", '"', "', ", "\n", "}: ", "\\", "sbroad: ", "]: Error: "])
-    | st.text(max_size=8),
-    st.sampled_from(
-        [phrase.text for phrase in PHRASES] + [handed_on("Peer closed"), forwarded("Peer closed")]
-    ),
+    st.sampled_from(["", " ", "x: ", '"', "', ", "\n", "}: ", "\\", "sbroad: ", "]: Error: "]) | st.text(max_size=8),
+    st.sampled_from([phrase.text for phrase in PHRASES] + [handed_on("Peer closed"), forwarded("Peer closed")]),
     st.text(max_size=8) | st.sampled_from(["", '"]', "'", "\n"]),
 )
 QUOTING = [

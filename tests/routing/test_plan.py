@@ -7,7 +7,7 @@ from random import Random
 import pytest
 
 from picopyn.routing.health import Health
-from picopyn.routing.plan import Flavour, Plan, Planner, Role, Wait
+from picopyn.routing.plan import REPLICA_READ, Plan, Planner, Role, Wait
 from picopyn.topology import TopologySnapshot
 from tests.snapshots import HALF, two_by_two
 
@@ -55,7 +55,7 @@ def test_prefer_leader_reads_go_to_the_replica_of_a_dead_leader() -> None:
     """Over a connection that asks the server for replica reads."""
     plan = planner(down=("i21",)).for_bucket("default", R2, Role.PREFER_LEADER, read=True)
     assert (names(plan), plan.reason, plan.direct) == (["i22"], "replica_read", True)
-    assert plan.candidates[0].flavour is Flavour.REPLICA_READ
+    assert plan.candidates[0].flavour == REPLICA_READ
 
 
 def test_prefer_leader_goes_to_the_leader_while_it_lives() -> None:

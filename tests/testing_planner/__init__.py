@@ -1,0 +1,1 @@
+"""Tests of the planner behind the embedded Picodata-shaped cluster."""

@@ -1,4 +1,6 @@
-"""The planner names the buckets a real Picodata 26.1.6 named, whatever tables, columns and literals are called."""
+"""The planner names the buckets a real Picodata 26.1.6 named, whatever tables, columns and literals are
+called.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,8 @@ PLANS = load("picodata-plans.json")
 STATEMENTS: list[dict[str, Any]] = PLANS["statements"]
 CATALOG = catalog_of(PLANS["schema"])
 
-#: Recorded statements the planner does not answer as recorded, with the reason; at most one in ten may be here.
+#: Recorded statements the planner does not answer as recorded, with the reason; at most one in ten may be
+#: here.
 NOT_AS_RECORDED: dict[str, str] = {}
 
 #: Other names for everything the schema names; some need quotes, some are keywords elsewhere.

@@ -100,9 +100,7 @@ def after(history: tuple[Event, ...]) -> Topology:
 
 
 @given(histories, histories)
-def test_applying_a_batch_twice_is_applying_it_once(
-    past: tuple[Event, ...], batch: tuple[Event, ...]
-) -> None:
+def test_applying_a_batch_twice_is_applying_it_once(past: tuple[Event, ...], batch: tuple[Event, ...]) -> None:
     """A repeated batch changes nothing."""
     topology = after(past)
     topology.apply(batch)
@@ -125,9 +123,7 @@ def test_a_batch_is_its_events_one_after_another(past: tuple[Event, ...], batch:
 @given(histories, st.integers(-5, 9))
 def test_older_facts_change_nothing(past: tuple[Event, ...], age: int) -> None:
     """Facts that are all newer in the topology stay, whatever an older batch says about them."""
-    whole = tuple(
-        EventBuckets(tier, (BucketRange(1, count, "A"),), complete=True) for tier, count in COUNTS.items()
-    )
+    whole = tuple(EventBuckets(tier, (BucketRange(1, count, "A"),), complete=True) for tier, count in COUNTS.items())
     topology = Topology()
     topology.apply(EventBatch(_stamped((*whole, *past), 10), epoch=1, reset=True))
     before = topology.snapshot
@@ -136,9 +132,7 @@ def test_older_facts_change_nothing(past: tuple[Event, ...], age: int) -> None:
 
 
 @given(histories, histories)
-def test_a_late_batch_of_a_dead_epoch_changes_nothing(
-    past: tuple[Event, ...], batch: tuple[Event, ...]
-) -> None:
+def test_a_late_batch_of_a_dead_epoch_changes_nothing(past: tuple[Event, ...], batch: tuple[Event, ...]) -> None:
     """What an old connection still had to say is not heard, reset or not."""
     topology = after(past)
     before = topology.snapshot

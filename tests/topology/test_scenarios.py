@@ -1,7 +1,7 @@
 """Plays the scenario files of `tests/spec/topology`: what is given, batches in phases, what holds after each.
 
 A file is `{"title", "given": [events], "phases": [{"batch" | "events", "now", "raises", "expect"}]}`.
-Events are JSON as `picopyn.topology.Event` decodes it; every key of `expect` is a question named in `QUESTIONS`.
+Events are JSON as `picopyn.topology.Event` decodes it; the keys of `expect` are questions of `QUESTIONS`.
 """
 
 from __future__ import annotations

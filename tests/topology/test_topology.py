@@ -185,3 +185,17 @@ def test_what_vanished_from_a_poll_is_deleted() -> None:
     topology.apply(before)
     topology.apply((*after, *vanished(before, after)))
     assert [n.uuid for n in topology.snapshot.all_nodes()] == ["a1", "b1"]
+
+
+def test_nothing_older_gets_in_where_nothing_was_known() -> None:
+    """What a newer fact left unowned stays so, even in a tier that was not known or had no room for it."""
+    for newer in (
+        EventBuckets("hot", (), complete=True, stamp=1),
+        EventBuckets("hot", (BucketRange(1, 9),), op="delete", stamp=1),
+    ):
+        topology = Topology()
+        topology.apply_bucket(newer)
+        topology.apply_bucket(EventBuckets("hot", (BucketRange(1, 5, "A"),), stamp=0))
+        assert topology.snapshot.owner("hot", 1) is None
+        topology.apply_bucket(EventBuckets("hot", (BucketRange(1, 5, "A"),), stamp=1))
+        assert topology.snapshot.owner("hot", 1) == "A"

@@ -42,9 +42,7 @@ TIERS = "SELECT name, bucket_count FROM _pico_tier"
 BUCKETS = "SELECT _pico_bucket($1)"
 #: Who owns the buckets of tiers with experimental sharding (26.2 and later); empty for all others.
 #: Needs a grant.
-BUCKET_TABLE = (
-    "SELECT tier_name, bucket_id_start, bucket_id_end, state, current_replicaset_name FROM _pico_bucket"
-)
+BUCKET_TABLE = "SELECT tier_name, bucket_id_start, bucket_id_end, state, current_replicaset_name FROM _pico_bucket"
 #: Which instance answers this connection. Every user may ask.
 ASKED_INSTANCE = "SELECT pico_instance_uuid()"
 
@@ -167,8 +165,7 @@ def replicasets_without_leaders(instances: Sequence[InstanceRow]) -> tuple[Event
     """What a user knows of the replicasets who may not read them: that they exist."""
     known = {row.replicaset_uuid: row for row in instances if not row.expelled and row.replicaset_uuid}
     return tuple(
-        EventReplicaset(uuid, row.replicaset_name, row.tier, leader_known=False)
-        for uuid, row in known.items()
+        EventReplicaset(uuid, row.replicaset_name, row.tier, leader_known=False) for uuid, row in known.items()
     )
 
 
@@ -267,10 +264,10 @@ def _state(value: Any) -> tuple[str, int | None]:
     state = _decoded(value)
     if isinstance(state, str):
         return state, None
-    if not isinstance(state, list | tuple) or not state or not isinstance(state[0], str):
+    word, incarnation = (*state, None, None)[:2] if isinstance(state, list | tuple) else (None, None)
+    if not isinstance(word, str):
         return "", None
-    incarnation = state[1] if len(state) > 1 else None
-    return state[0], incarnation if isinstance(incarnation, int) else None
+    return word, incarnation if isinstance(incarnation, int) else None
 
 
 def _failure_domain(value: Any) -> dict[str, str]:

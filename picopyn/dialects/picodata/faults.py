@@ -138,9 +138,7 @@ PHRASES: tuple[Phrase, ...] = (
     Phrase("unexpected end of file", r"unexpected end of file", Fault.LOST),
     Phrase("dql timeout exceeded", r"(?:[a-z]+ )?[Tt]imeout exceeded", Fault.LOST),
     Phrase("Timeout: timeout", r"[Tt]imeout\b", Fault.LOST),
-    Phrase(
-        "Master of replicaset u is unreachable: x", r"Master of replicaset \S+ is unreachable", Fault.LOST
-    ),
+    Phrase("Master of replicaset u is unreachable: x", r"Master of replicaset \S+ is unreachable", Fault.LOST),
     Phrase(
         "There is no active replicas in replicaset u",
         r"There is no active replicas in replicaset",
@@ -180,9 +178,7 @@ def read_fault(sqlstate: str | None, message: str) -> FaultReading:
     for layer in text.layers:
         for pattern, phrase in _COMPILED:
             if pattern.match(layer):
-                return FaultReading(
-                    phrase.fault, phrase.whole or text.forwarded_to is None, text.forwarded_to
-                )
+                return FaultReading(phrase.fault, phrase.whole or text.forwarded_to is None, text.forwarded_to)
     return FaultReading(Fault.STATEMENT, text.forwarded_to is None, text.forwarded_to)
 
 

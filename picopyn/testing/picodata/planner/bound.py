@@ -1,4 +1,5 @@
-"""The shapes of a statement after names and types were looked up: what buckets, EXPLAIN and storage text are made from.
+"""The shapes of a statement after names and types were looked up: what buckets, EXPLAIN and storage text are
+made from.
 
 Types are the planner's names (`catalog.TYPE_OIDS`); `"unknown"` is the type of NULL.
 """

@@ -1,8 +1,8 @@
 """The buckets of a whole statement: which parts run where, and when rows must move between replicasets first.
 
-A part of a plan that needs no rows from elsewhere has exact buckets; a plan made of several parts has an upper bound, the
-union of its parts; a plan that deals rows out by a computed key has none. *Source*: Picodata's `explain/execution_info.rs`,
-`executor/bucket.rs`, `eliminate_motion.sql`, and the recorded plans.
+A part of a plan that needs no rows from elsewhere has exact buckets; a plan made of several parts has an
+upper bound, the union of its parts; a plan that deals rows out by a computed key has none. *Source*:
+Picodata's `explain/execution_info.rs`, `executor/bucket.rs`, `eliminate_motion.sql`, and the recorded plans.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ class Estimate:
         return self._with_queries(part, source.found, [where])
 
     def _with_queries(self, part: Part, below: Found, expressions: Iterable[b.Expr]) -> Part:
-        """Add the queries inside expressions: those on global tables run along, others move their rows here."""
+        """Add the queries inside expressions: those on global tables run along, others move rows."""
         for expression in expressions:
             for node in nodes(expression):
                 if isinstance(node, b.InQuery | b.Scalar | b.Exists):
@@ -221,7 +221,9 @@ def key_positions(table: Table) -> tuple[int, ...]:
 
 
 def key_of_row(insert: b.Insert, row: Sequence[b.Expr]) -> list[Value] | None:
-    """The sharding key of one VALUES row after folding, or None if an expression is left; a missing column is NULL."""
+    """The sharding key of one VALUES row after folding, or None if an expression is left; a missing column is
+    NULL.
+    """
     key: list[Value] = []
     for position in key_positions(insert.table):
         if position not in insert.positions:
@@ -264,7 +266,7 @@ def _projected(keys: tuple[Key, ...], items: Sequence[b.Item]) -> tuple[Key, ...
 
 
 def _except(left: Part, right: Part) -> Part:
-    if right.whole and right.found.anywhere or set(left.keys) & set(right.keys):
+    if (right.whole and right.found.anywhere) or set(left.keys) & set(right.keys):
         return left
     if left.found.anywhere:
         raise NotModelled("EXCEPT of a sharded table from global ones")

@@ -1,7 +1,7 @@
 """What the embedded cluster knows about its tables and tiers: the planner's only view of the schema.
 
-It knows no rows, no instances and no SQL text. A catalog is immutable; every DDL statement makes a new one with a larger
-`version`, so that plans can be kept by (text, version).
+It knows no rows, no instances and no SQL text. A catalog is immutable; every DDL statement makes a new one
+with a larger `version`, so that plans can be kept by (text, version).
 """
 
 from __future__ import annotations
@@ -97,8 +97,8 @@ class Catalog:
         version: Grows with every change; plans may be kept by (text, version).
         default_tier: Tier of tables created without `IN TIER`.
         double_form: `"older"` or `"26.1"`, how doubles are hashed (see `hash`).
-        keeps_offsets: Whether the storage has the columns of `storage_names.offset_column`, so that a datetime is given
-            back with the offset it came with (made by `storage_names.create_table_text`).
+        keeps_offsets: Whether the storage has the columns of `storage_names.offset_column`, so that a
+            datetime is given back with the offset it came with (made by `storage_names.create_table_text`).
     """
 
     tables: Mapping[str, Table] = field(default_factory=dict)
@@ -109,7 +109,7 @@ class Catalog:
     keeps_offsets: bool = False
 
     def with_table(self, table: Table) -> Catalog:
-        """A newer catalog in which this table exists as given; its version number is the catalog's new one."""
+        """A newer catalog in which this table exists as given, with the new version number."""
         version = self.version + 1
         tables = {**self.tables, table.name: replace(table, version=version)}
         return replace(self, tables=tables, version=version)

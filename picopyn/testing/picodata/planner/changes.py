@@ -72,7 +72,9 @@ def bind_update(update: s.Update, queries: Queries) -> b.Update:
 
 
 def _refuse_source(source: s.Source, table: Table, queries: Queries) -> None:
-    """UPDATE … FROM works only if the other table has no column named like the primary key (recorded); not modelled."""
+    """UPDATE … FROM works only if the other table has no column named like the primary key (recorded); not
+    modelled.
+    """
     if isinstance(source, s.TableRef):
         other = queries.table(source.name)
         for name in table.primary_key:

@@ -5,7 +5,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import TypeVar
 
 from picopyn.testing.picodata.planner import statement as st
 from picopyn.testing.picodata.planner.catalog import Catalog, Column, Table
@@ -14,6 +16,8 @@ from picopyn.testing.picodata.planner.parser import Cursor
 
 _PRIVILEGES = frozenset({"read", "write", "execute", "create", "alter", "drop", "session", "usage"})
 _METHODS = {"md5": ("md5",), "chap-sha1": ("chap", "-", "sha1"), "scram-sha256": ("scram", "-", "sha256")}
+
+Action = TypeVar("Action", st.AddColumn, st.RenameColumn)
 
 
 class DdlParser(Cursor):
@@ -36,6 +40,7 @@ class DdlParser(Cursor):
         if self.is_word("partition"):
             raise NotModelled("partitioned tables")
         self._timeout()
+        _check_names(columns, key, distribution, tier, catalog)
         required = tuple(replace(c, nullable=c.nullable and c.name not in key) for c in columns)
         table = Table(name, required, key, distribution, tier, engine=engine)
         return st.CreateTable(table, if_not_exists)
@@ -62,8 +67,6 @@ class DdlParser(Cursor):
 
     def _plain_column(self) -> Column:
         name = self.name()
-        if self.is_word("json") or self.is_word("map") or self.is_word("any"):
-            raise NotModelled(f"columns of type {self.token.text}")
         kind = self.type_name()
         required = self.accept("not", "null")
         if not required:
@@ -85,7 +88,7 @@ class DdlParser(Cursor):
         for word in words:
             if self.accept(word):
                 return word
-        self.refuse()
+        raise self.refusal()
 
     def _wait(self) -> None:
         if self.accept("wait"):
@@ -124,17 +127,22 @@ class DdlParser(Cursor):
         if self.accept("add"):
             self.accept("column")
             if_not_exists = self.accept("if", "not", "exists")
-            return st.AddColumn(table, self._plain_column(), if_not_exists)
+            return self._alone(st.AddColumn(table, self._plain_column(), if_not_exists))
         if self.accept("rename", "to"):
             return st.RenameTable(table, self.table_name())
         if self.accept("rename"):
             self.accept("column")
             column = self.name()
             self.expect("to")
-            return st.RenameColumn(table, column, self.name())
+            return self._alone(st.RenameColumn(table, column, self.name()))
         if self.is_word("drop") or self.is_word("alter"):
             raise NotModelled(f"ALTER TABLE … {self.token.text.upper()}")
-        self.refuse()
+        raise self.refusal()
+
+    def _alone(self, action: Action) -> Action:
+        if self.is_op(","):
+            raise NotModelled("several actions in one ALTER TABLE")
+        return action
 
     def create_index(self, unique: bool) -> st.CreateIndex:
         """Read what follows CREATE [UNIQUE] INDEX."""
@@ -172,7 +180,7 @@ class DdlParser(Cursor):
             if tuple(self.peek(ahead).text for ahead in range(len(parts))) == parts:
                 self.at += len(parts)
                 return method
-        self.refuse()
+        raise self.refusal()
 
     def alter_user(self) -> st.AlterUser:
         """Read what follows ALTER USER."""
@@ -240,9 +248,26 @@ class DdlParser(Cursor):
         if token.kind == "string":
             return token.text
         self.at -= 1
-        self.refuse()
+        raise self.refusal()
 
     def deallocate(self) -> st.Deallocate:
         """Read what follows DEALLOCATE."""
         self.accept("prepare")
         return st.Deallocate(None if self.accept("all") else self.name())
+
+
+def _check_names(
+    columns: Sequence[Column],
+    key: tuple[str, ...],
+    distribution: tuple[str, ...] | None,
+    tier: str | None,
+    catalog: Catalog,
+) -> None:
+    """What Picodata refuses with words that were not recorded."""
+    names = [column.name for column in columns]
+    if len(set(names)) < len(names) or not key:
+        raise NotModelled("CREATE TABLE with a column twice or without primary key")
+    if not {*key, *(distribution or ())} <= set(names):
+        raise NotModelled("a key of columns the table has not")
+    if tier is not None and not catalog.tiers.get(tier):
+        raise NotModelled(f"a sharded table in the tier {tier}, which is unknown or has no buckets")

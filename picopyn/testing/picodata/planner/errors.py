@@ -1,6 +1,7 @@
 """The texts of the errors a Picodata gives, as recorded on 26.1.6; who raises them when is not decided here.
 
-*Source* of every text: `tests/recorded/picodata-conversations.json` and `picodata-plans.json`, unless said otherwise.
+*Source* of every text: `tests/recorded/picodata-conversations.json` and `picodata-plans.json`, unless said
+otherwise.
 """
 
 from __future__ import annotations
@@ -103,12 +104,12 @@ def statement_does_not_exist(name: str) -> ServerError:
 
 def parameter_count(supplied: int, statement: str, required: int) -> ServerError:
     """Bind with another number of values than the statement has parameters."""
-    text = f'bind message supplies {supplied} parameters, but prepared statement "{statement}" requires {required}'
-    return ServerError("08P01", f"protocol violation: {text}")
+    text = f'supplies {supplied} parameters, but prepared statement "{statement}" requires {required}'
+    return ServerError("08P01", f"protocol violation: bind message {text}")
 
 
 def access_denied(action: str, table: str, user: str) -> ServerError:
-    """A user without the privilege; `action` is `"Read"` or `"Write"`. UPDATE and DELETE report Read first."""
+    """A user without the privilege; `action` is `"Read"` or `"Write"`; UPDATE and DELETE report Read."""
     return internal(
         f"box error: AccessDenied: {action} access to space '{table}' is denied for user '{user}'"
     )
@@ -154,7 +155,9 @@ def too_many_rows_at(limit: int, replicaset_uuid: str, rows: int | None = None) 
 
 
 def opcode_limit(limit: int) -> ServerError:
-    """`sql_vdbe_opcode_max` was reached where the statement executed; wrap with `forwarded` if that was elsewhere."""
+    """`sql_vdbe_opcode_max` was reached where the statement executed; wrap with `forwarded` if that was
+    elsewhere.
+    """
     return sbroad(f"Reached a limit on max executed vdbe opcodes. Limit: {limit}")
 
 
@@ -178,10 +181,10 @@ def duplicate_key(
 
 
 def null_in_field(position: int, column: str, expected: str) -> ServerError:
-    """NULL in a column that takes none; `position` counts stored fields from 1, `expected` is a storage type."""
+    """NULL where none may be; `position` counts stored fields from 1, `expected` is a storage type."""
     return transaction_failed(
-        f"box error: FieldType: Tuple field {position} ({column}) type does not match one required by operation: "
-        f"expected {expected}, got nil"
+        f"box error: FieldType: Tuple field {position} ({column}) type does not match one required "
+        f"by operation: expected {expected}, got nil"
     )
 
 

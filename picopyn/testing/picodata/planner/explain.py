@@ -1,7 +1,7 @@
 """The lines of EXPLAIN as 26.1 prints them: a tree indented by four blanks, the options, and the buckets.
 
-Column names, the number of lines of the common forms and the last line are as recorded; the tree of rarer forms is only
-alike. *Source*: recorded EXPLAINs on 26.1.6.
+Column names, the number of lines of the common forms and the last line are as recorded; the tree of rarer
+forms is only alike. *Source*: recorded EXPLAINs on 26.1.6.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ def explain_lines(
         plan: What is explained.
         values: Its parameters.
         buckets: Its buckets.
-        own_count: Number of buckets of the asked instance's own tier: an answer "every bucket" counts those (recorded).
+        own_count: Number of buckets of the asked instance's own tier: an answer "every bucket" counts
+            those (recorded).
         options: Options of the statement and of the connection.
     """
     opcodes, rows = options.get("sql_vdbe_opcode_max", 45000), options.get("sql_motion_row_max", 5000)
@@ -216,7 +217,8 @@ class _Tree:
         if isinstance(expression, b.IsNull):
             return f"{self._side(expression.operand)} is {'not ' * expression.negated}null"
         if isinstance(expression, b.IsBool):
-            return f"{'not ' * expression.negated}{self._side(expression.operand)} = {str(expression.value).lower()}::bool"
+            equation = f"{self._side(expression.operand)} = {constant(expression.value, 'bool')}"
+            return f"not ({equation})" if expression.negated else equation
         if isinstance(expression, b.Not):
             return f"not ({self._text(expression.operand)})"
         if isinstance(expression, b.InQuery | b.Scalar | b.Exists):

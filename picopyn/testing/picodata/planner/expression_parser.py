@@ -1,8 +1,8 @@
 """The grammar of expressions.
 
-Operators bind as in PostgreSQL: OR, AND, NOT, comparison (also IN, BETWEEN, LIKE), `||`, `+ -`, `* / %`, then `::`, `[ ]` and
-IS. *Source*: rule `Expr` of Picodata's grammar (26.1); a sign belongs to a number only, so `-$1` and `-n` are refused
-(recorded).
+Operators bind as in PostgreSQL: OR, AND, NOT, comparison (also IN, BETWEEN, LIKE), `||`, `+ -`, `* / %`, then
+`::`, `[ ]` and IS. *Source*: rule `Expr` of Picodata's grammar (26.1); a sign belongs to a number only, so
+`-$1` and `-n` are refused (recorded).
 """
 
 from __future__ import annotations
@@ -142,7 +142,7 @@ class ExpressionParser(Cursor):
         for word in ("null", "true", "false", "unknown"):
             if self.accept(word):
                 return s.Is(operand, "null" if word == "unknown" else word, negated)
-        self.refuse()
+        raise self.refusal()
 
     def _atom(self) -> s.Expression:
         token = self.token

@@ -1,8 +1,8 @@
 """Names and types of expressions: from what was written to what it means.
 
-Texts written in quotes and NULL take the type their neighbour wants, parameters too; everything else has its own type.
-*Source*: recorded answers on 26.1.6 (`could not resolve operator overload …`, `failed to parse …`), `picodata-protocol.md`
-section 7.
+Texts written in quotes and NULL take the type their neighbour wants, parameters too; everything else has its
+own type. *Source*: recorded answers on 26.1.6 (`could not resolve operator overload …`, `failed to parse …`),
+`picodata-protocol.md` section 7.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Which buckets a filter leaves: equations of key columns with constants, through AND and OR.
 
-A filter becomes chains: alternatives of equations that hold together. Whatever says nothing about a key leaves every bucket.
-*Source*: Picodata's `executor/bucket.rs`, `dnf.rs` and the recorded plans.
+A filter becomes chains: alternatives of equations that hold together. Whatever says nothing about a key
+leaves every bucket. *Source*: Picodata's `executor/bucket.rs`, `dnf.rs` and the recorded plans.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Found:
 
     def either(self, other: Found) -> Found:
         """Buckets in one of the sets."""
-        if self.numbers is None and not self.anywhere or other.numbers is None and not other.anywhere:
+        if any(found.numbers is None and not found.anywhere for found in (self, other)):
             return ALL
         if self.anywhere or other.anywhere:
             return other if self.anywhere else self
@@ -73,21 +73,34 @@ def chains_of(expression: b.Expr) -> list[Chain]:
         return []
     if isinstance(expression, b.Binary):
         if expression.operator == "or":
-            return _absorbed([*chains_of(expression.left), *chains_of(expression.right)])
+            return _absorbed(chain for part in operands(expression) for chain in chains_of(part))
         if expression.operator == "and":
-            pairs = product(chains_of(expression.left), chains_of(expression.right))
-            return _absorbed(first | second for first, second in pairs)
+            found: list[Chain] = [frozenset()]
+            for part in operands(expression):
+                pairs = product(found, chains_of(part))
+                found = _absorbed((first | second for first, second in pairs), whole=False)
+            return found
         if expression.operator == "=":
             equation = _equation(expression.left, expression.right)
             return [frozenset((equation,))] if equation else [frozenset()]
     return [frozenset()]
 
 
-def _absorbed(chains: Iterable[Chain]) -> list[Chain]:
+def operands(expression: b.Binary) -> list[b.Expr]:
+    """What a run of the same AND or OR combines, left to right; without recursion, lists may be long."""
+    found: list[b.Expr] = []
+    left: b.Expr = expression
+    while isinstance(left, b.Binary) and left.operator == expression.operator:
+        found.append(left.right)
+        left = left.left
+    return [left, *reversed(found)]
+
+
+def _absorbed(chains: Iterable[Chain], whole: bool = True) -> list[Chain]:
     found: dict[Chain, None] = {}
     for chain in chains:
         found[chain] = None
-        if not chain:
+        if not chain and whole:
             return [chain]
         if len(found) > _MOST_CHAINS:
             raise NotModelled("a filter with very many alternatives")

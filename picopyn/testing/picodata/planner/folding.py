@@ -1,7 +1,9 @@
-"""What Picodata computes while planning, once the values are bound: casts, comparisons of constants, AND, OR, NOT.
+"""What Picodata computes while planning, once the values are bound: casts, comparisons of constants, AND, OR,
+NOT.
 
-Arithmetic, functions and CASE stay as they are. *Source*: `id = 1 + 1` names all buckets, `id = 1 OR false` one (recorded on
-26.1.6); the head of `key-probe.md`; Picodata's `constant_folding.rs` and `cast_constants.rs`.
+Arithmetic, functions and CASE stay as they are. *Source*: `id = 1 + 1` names all buckets, `id = 1 OR false`
+one (recorded on 26.1.6); the head of `key-probe.md`; Picodata's `constant_folding.rs` and
+`cast_constants.rs`.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ _TRUE, _FALSE = b.Const(True, "bool"), b.Const(False, "bool")
 
 
 def fold(expression: b.Expr, values: Sequence[Value]) -> b.Expr:
-    """The expression with its parameters bound and everything computed that Picodata computes while planning."""
+    """The expression with its parameters bound and all computed that Picodata computes while planning."""
     if isinstance(expression, b.Param):
         return b.Const(values[expression.number - 1], expression.type)
     if isinstance(expression, b.Cast):

@@ -1,6 +1,7 @@
 """The functions Picodata has, as far as they are modelled: which arguments they take and what they return.
 
-*Source*: recorded answers; `docs/docs/reference/sql/functions` and the built-ins named in `picodata-protocol.md` sections 1, 2.
+*Source*: recorded answers; `docs/docs/reference/sql/functions` and the built-ins named in
+`picodata-protocol.md` sections 1, 2.
 """
 
 from __future__ import annotations

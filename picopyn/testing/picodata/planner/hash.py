@@ -1,7 +1,7 @@
 """The bucket of a key: which bytes of a value are hashed, and how; written for the embedded cluster alone.
 
-It knows values, not columns: Picodata hashes a value by its own type, before it becomes the column's. This is on purpose
-not the driver's code; both are judged by `tests/recorded/bucket-vectors.json`.
+It knows values, not columns: Picodata hashes a value by its own type, before it becomes the column's. This is
+on purpose not the driver's code; both are judged by `tests/recorded/bucket-vectors.json`.
 
 *Source*: `picodata-protocol.md` section 6 (Picodata's `calculate_bucket_id`, Tarantool's `tuple_hash.cc`);
 `picodata-recorded.md` section 2 for the older form of doubles.
@@ -91,7 +91,7 @@ def _double(value: float, form: str) -> bytes:
 
 
 def _decimal(value: Decimal) -> bytes:
-    """A MessagePack decimal: extension 1 with the scale and the packed digits, sign last; the scale is kept."""
+    """A MessagePack decimal: extension 1 with the scale (kept as it is) and packed digits, sign last."""
     sign, digits, exponent = value.as_tuple()
     assert isinstance(exponent, int), "Picodata knows no decimal NaN or infinity"
     text = "".join(map(str, digits)).lstrip("0") or "0"
@@ -104,7 +104,7 @@ def _decimal(value: Decimal) -> bytes:
 
 
 def _datetime(value: datetime) -> bytes:
-    """A MessagePack datetime: seconds alone when that says it all, else with nanoseconds and offset minutes."""
+    """A MessagePack datetime: seconds alone if that says it all, else nanoseconds and offset minutes too."""
     offset = (value.utcoffset() or timedelta()) // timedelta(minutes=1)
     whole, rest = divmod(value - _EPOCH, timedelta(seconds=1))
     nanoseconds = rest // timedelta(microseconds=1) * 1000

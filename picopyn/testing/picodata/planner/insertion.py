@@ -1,7 +1,7 @@
 """The rows of an INSERT and what else only bound values tell the storage: buckets and offsets.
 
-It computes what needs no storage: constants, parameters and casts of them; rows with other expressions come from the
-storage. A row's bucket follows the values as they were given, before they become the columns' types.
+It computes what needs no storage: constants, parameters and casts of them; rows with other expressions come
+from the storage. A row's bucket follows the values as they were given, before they become the columns' types.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """Words of a statement text: what counts as one token of Picodata's SQL, and where it stands.
 
-It knows no grammar beyond tokens. Picodata's grammar has no comments, so none are skipped: they end as a token that no
-rule accepts.
+It knows no grammar beyond tokens. Picodata's grammar has no comments, so none are skipped: they end as a
+token that no rule accepts.
 
-*Source*: identifiers, literals and parameters as in Picodata's grammar file (`sql-planner/…/query.pest`, 26.1).
+*Source*: identifiers, literals and parameters as in Picodata's grammar file (`sql-planner/…/query.pest`,
+26.1).
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ class Token:
     """One token.
 
     Attributes:
-        kind: `"word"` (unquoted), `"quoted"`, `"string"`, `"dollar"`, `"param"`, `"number"`, `"op"` or `"end"`.
+        kind: `"word"` (unquoted), `"quoted"`, `"string"`, `"dollar"`, `"param"`, `"number"`, `"op"` or
+            `"end"`.
         text: Words folded to lower case, quoted names and strings without their quotes, the rest as written.
         position: Offset of its first character.
     """

@@ -1,7 +1,7 @@
 """Values out of texts, and casts of values: the conversions Picodata does while planning.
 
-*Source*: `Value::cast` in Picodata's `ir/value.rs` and what EXPLAIN showed (texts become uuids, datetimes and booleans while
-planning; a cast of a text to a number stays in the plan).
+*Source*: `Value::cast` in Picodata's `ir/value.rs` and what EXPLAIN showed (texts become uuids, datetimes and
+booleans while planning; a cast of a text to a number stays in the plan).
 """
 
 from __future__ import annotations
@@ -95,7 +95,8 @@ PARSERS: dict[str, Callable[[str], Value]] = {
 
 
 def double_parameter(value: float) -> Value:
-    """What a bound double becomes: NaN is NULL, a number without fraction an integer (saturated), else a double.
+    """What a bound double becomes: NaN is NULL, a number without fraction an integer (saturated), else a
+    double.
 
     *Source*: `picodata-recorded.md` section 2.
     """

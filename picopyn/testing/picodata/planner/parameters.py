@@ -1,7 +1,7 @@
 """The types of a statement's parameters: declared by the client, or found from where they stand.
 
-A statement is bound twice: the first round collects what each place wants, the second works with the result; what no
-place decides is text. *Source*: `picodata-protocol.md` section 7, the recorded ParameterDescriptions.
+A statement is bound twice: the first round collects what each place wants, the second works with the result;
+what no place decides is text. *Source*: `picodata-protocol.md` section 7, the recorded ParameterDescriptions.
 """
 
 from __future__ import annotations
@@ -31,12 +31,13 @@ _UNSPECIFIED = (0, 705)
 #: Names PostgreSQL gives to type OIDs that Picodata knows and refuses as parameters.
 _REFUSED_OIDS = {
     17: "bytea", 18: "char", 19: "name", 26: "oid", 114: "json", 142: "xml", 199: "_json", 600: "point",
-    650: "cidr", 700: "float4", 790: "money", 829: "macaddr", 869: "inet", 1000: "_bool", 1001: "_bytea",
-    1005: "_int2", 1007: "_int4", 1009: "_text", 1015: "_varchar", 1016: "_int8", 1021: "_float4", 1022: "_float8",
-    1042: "bpchar", 1082: "date", 1083: "time", 1114: "timestamp", 1115: "_timestamp", 1182: "_date", 1183: "_time",
-    1185: "_timestamptz", 1186: "interval", 1231: "_numeric", 1266: "timetz", 1560: "bit", 1562: "varbit",
-    2951: "_uuid", 3802: "jsonb", 3807: "_jsonb", 3904: "int4range", 3908: "tsrange", 3910: "tstzrange",
-    3912: "daterange", 3926: "int8range",
+    650: "cidr", 700: "float4", 790: "money", 829: "macaddr", 869: "inet", 1000: "_bool",
+    1001: "_bytea", 1005: "_int2", 1007: "_int4", 1009: "_text", 1015: "_varchar", 1016: "_int8",
+    1021: "_float4", 1022: "_float8", 1042: "bpchar", 1082: "date", 1083: "time", 1114: "timestamp",
+    1115: "_timestamp", 1182: "_date", 1183: "_time", 1185: "_timestamptz", 1186: "interval",
+    1231: "_numeric", 1266: "timetz", 1560: "bit", 1562: "varbit", 2951: "_uuid", 3802: "jsonb",
+    3807: "_jsonb", 3904: "int4range", 3908: "tsrange", 3910: "tstzrange", 3912: "daterange",
+    3926: "int8range",
 }  # fmt: skip
 
 
@@ -85,8 +86,9 @@ class Parameters:
         before = self.wanted.setdefault(number, kind)
         if before != kind:
             raise sbroad(
-                f"inconsistent types {before} and {kind} deduced for parameter ${number}, consider using transitive "
-                f"type casts through a common type, e.g. ${number}::{before}::{kind} and ${number}::{before}"
+                f"inconsistent types {before} and {kind} deduced for parameter ${number}, consider using "
+                f"transitive type casts through a common type, e.g. ${number}::{before}::{kind} and "
+                f"${number}::{before}"
             )
 
     def cast(self, number: int, kind: str) -> None:

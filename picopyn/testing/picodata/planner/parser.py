@@ -7,16 +7,18 @@ from __future__ import annotations
 
 from typing import NoReturn
 
-from picopyn.testing.picodata.planner.errors import ServerError, syntax
+from picopyn.testing.picodata.planner.errors import NotModelled, ServerError, syntax
 from picopyn.testing.picodata.planner.lexer import Token, tokens_of
 
-#: Words that are never names unless quoted. *Source*: rule `Keyword` of Picodata's grammar (26.1).
-KEYWORDS = frozenset(
-    """all and asc as begin between by case cast current_date current_time current_timestamp desc distinct else end
-    except exists false filter from group having inner into in is join left limit localtimestamp localtime not null on
-    option order or outer over primary select set similar substring table then to true union using values when where
-    with window""".split()
-)
+# Words that are never names unless quoted. *Source*: rule `Keyword` of Picodata's grammar (26.1).
+_WORDS = """
+    all and asc as begin between by case cast current_date current_time current_timestamp desc distinct
+    else end except exists false filter from group having inner into in is join left limit localtimestamp
+    localtime not null on option order or outer over primary select set similar substring table then to
+    true union using values when where with window
+"""
+#: Words that are never names unless quoted.
+KEYWORDS = frozenset(_WORDS.split())
 
 #: Type names as planner types. *Source*: `picodata-protocol.md` section 7.
 TYPE_NAMES = {
@@ -24,7 +26,7 @@ TYPE_NAMES = {
     **dict.fromkeys(("text", "string", "varchar"), "text"),
     **dict.fromkeys(("bool", "boolean"), "bool"),
     "double": "double",
-    **dict.fromkeys(("decimal", "numeric"), "decimal"),
+    **dict.fromkeys(("decimal", "numeric", "number"), "decimal"),
     "uuid": "uuid",
     "datetime": "datetime",
 }
@@ -140,13 +142,23 @@ class Cursor:
     def type_name(self) -> str:
         """Read a type, as a planner type."""
         token = self.token
+        if token.kind == "word" and token.text == "json":
+            raise NotModelled("values of type JSON")
         if token.kind != "word" or token.text not in TYPE_NAMES:
             self.refuse()
         self.next()
-        if token.text == "varchar" and self.accept_op("("):
+        kind = TYPE_NAMES[token.text]
+        if token.text == "varchar" or kind == "decimal":
+            self._type_length()
+        return kind
+
+    def _type_length(self) -> None:
+        if not self.accept_op("("):
+            return
+        self.unsigned()
+        if self.accept_op(","):
             self.unsigned()
-            self.expect_op(")")
-        return TYPE_NAMES[token.text]
+        self.expect_op(")")
 
     def finish(self) -> None:
         """Refuse anything but the end of the text."""

@@ -1,6 +1,7 @@
 """From a text to a `Statement`: parse, look up names and types, and offer what the server half asks for.
 
-This is the planner's front door; everything it decides itself is which tables and tiers a statement may combine.
+This is the planner's front door; everything it decides itself is which tables and tiers a statement may
+combine.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from picopyn.testing.picodata.planner import syntax as s
 from picopyn.testing.picodata.planner.buckets import Estimate, key_positions
 from picopyn.testing.picodata.planner.catalog import TYPE_OIDS, Catalog, Table
 from picopyn.testing.picodata.planner.changes import bind_delete, bind_insert, bind_update
-from picopyn.testing.picodata.planner.errors import sbroad
+from picopyn.testing.picodata.planner.errors import NotModelled, sbroad
 from picopyn.testing.picodata.planner.explain import explain_lines
 from picopyn.testing.picodata.planner.hash import bucket_of
 from picopyn.testing.picodata.planner.insertion import (
@@ -49,7 +50,13 @@ def prepare(
         ServerError: Picodata refuses the text, with its own words.
         NotModelled: Picodata may well take it; the embedded cluster cannot say.
     """
-    parameters = Parameters(declared_oids)
+    try:
+        return _prepare(text, catalog, Parameters(declared_oids), own_tier)
+    except RecursionError:
+        raise NotModelled("a text nested so deeply") from None
+
+
+def _prepare(text: str, catalog: Catalog, parameters: Parameters, own_tier: str) -> Statement:
     parsed = StatementParser(text, catalog).statement()
     if isinstance(parsed, Command):
         return Statement(text, parsed.kind, parsed.tag, ddl=parsed.ddl, parameter_oids=parameters.oids())

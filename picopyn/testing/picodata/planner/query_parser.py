@@ -1,13 +1,13 @@
 """The grammar of SELECT, VALUES, INSERT, UPDATE, DELETE, EXPLAIN and DO.
 
-*Source*: rules `Query`, `SelectFull`, `Insert`, `Update`, `Delete`, `Explain`, `AnonymousBlock` of Picodata's grammar (26.1)
-and the recorded refusals.
+*Source*: rules `Query`, `SelectFull`, `Insert`, `Update`, `Delete`, `Explain`, `AnonymousBlock` of Picodata's
+grammar (26.1) and the recorded refusals.
 """
 
 from __future__ import annotations
 
 from picopyn.testing.picodata.planner import syntax as s
-from picopyn.testing.picodata.planner.errors import NotModelled
+from picopyn.testing.picodata.planner.errors import NotModelled, sbroad
 from picopyn.testing.picodata.planner.expression_parser import ExpressionParser
 
 _OPTIONS = {"sql_motion_row_max": "int", "sql_vdbe_opcode_max": "int", "read_preference": "word"}
@@ -176,11 +176,10 @@ class QueryParser(ExpressionParser):
             return s.QueryRef(query, self._alias())
         name = self.table_name()
         alias = self._alias()
-        indexed_by = None
-        if self.accept("indexed"):
-            self.expect("by")
-            indexed_by = self.name()
-        return s.TableRef(name, alias, indexed_by)
+        return s.TableRef(name, alias, self._indexed_by())
+
+    def _indexed_by(self) -> str | None:
+        return self.name() if self.accept("indexed", "by") else None
 
     def _insert(self) -> s.Insert:
         self.expect("insert", "into")
@@ -198,7 +197,7 @@ class QueryParser(ExpressionParser):
 
     def _update(self) -> s.Update:
         self.expect("update")
-        table = self.table_name()
+        table = self._changed_table()
         self.expect("set")
         assignments = [self._assignment()]
         while self.accept_op(","):
@@ -207,6 +206,12 @@ class QueryParser(ExpressionParser):
         where = self.expression() if self.accept("where") else None
         return s.Update(table, tuple(assignments), where, source, self._options())
 
+    def _changed_table(self) -> str:
+        table = self.table_name()
+        if index := self._indexed_by():
+            raise sbroad(f"index {index} not found")
+        return table
+
     def _assignment(self) -> tuple[str, s.Expression]:
         name = self.name()
         self.expect_op("=")
@@ -214,7 +219,7 @@ class QueryParser(ExpressionParser):
 
     def _delete(self) -> s.Delete:
         self.expect("delete", "from")
-        table = self.table_name()
+        table = self._changed_table()
         where = self.expression() if self.accept("where") else None
         return s.Delete(table, where, self._options())
 
@@ -235,9 +240,11 @@ class QueryParser(ExpressionParser):
             self.refuse()
         name = self.next().text
         self.expect_op("=")
-        if kind == "word":
+        if self.token.kind == "param":
+            found[name] = self.parameter()
+        elif kind == "word":
             if self.token.text not in ("leader", "replica", "any"):
                 self.refuse()
             found[name] = self.next().text
         else:
-            found[name] = self.parameter() if self.token.kind == "param" else self.unsigned()
+            found[name] = self.unsigned()

@@ -1,7 +1,7 @@
 """The planner's answer about one statement text: everything the server half needs to describe and run it.
 
-A `Statement` is made once per (text, catalog version, declared parameter types) and never changes; what depends on the
-bound values is asked with them.
+A `Statement` is made once per (text, catalog version, declared parameter types) and never changes; what
+depends on the bound values is asked with them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ class Buckets:
     """The buckets a statement touches, with its values bound.
 
     Attributes:
-        scope: `"exact"`, `"at_most"`, `"any"` (no sharded table takes part) or `"unknown"` (known only while running).
+        scope: `"exact"`, `"at_most"`, `"any"` (no sharded table takes part) or `"unknown"` (known only
+            while running).
         numbers: Bucket numbers; None means every bucket of the tier. Empty for `"any"` and `"unknown"`.
     """
 
@@ -142,7 +143,8 @@ class Grant:
         table: The table it is for; None for all tables (`GRANT READ TABLE TO u`, `GRANT CREATE TABLE TO u`).
         grantee: User name.
         revoke: Whether it is taken away.
-        kind: `"table"`, or `"user"` for privileges on users (`GRANT CREATE USER TO u`; `table` is then a user's name).
+        kind: `"table"`, or `"user"` for privileges on users (`GRANT CREATE USER TO u`; `table` is then a
+            user's name).
     """
 
     privilege: str
@@ -154,7 +156,9 @@ class Grant:
 
 @dataclass(frozen=True, slots=True)
 class AlterSystem:
-    """ALTER SYSTEM SET name = value [FOR TIER t | FOR ALL TIERS]; RESET has `reset` set, `name` None meaning ALL."""
+    """ALTER SYSTEM SET name = value [FOR TIER t | FOR ALL TIERS]; RESET has `reset` set, `name` None meaning
+    ALL.
+    """
 
     name: str | None
     value: int | float | str | bool | None = None
@@ -204,10 +208,11 @@ class Statement:
 
     Attributes:
         text: The text as it came.
-        kind: `"select"`, `"insert"`, `"update"`, `"delete"`, `"explain"`, `"create_table"`, `"drop_table"`, `"alter_table"`,
-            `"truncate"`, `"create_index"`, `"drop_index"`, `"grant"` (REVOKE too), `"create_user"`, `"alter_user"`,
-            `"drop_user"`, `"alter_system"`, `"begin"`, `"commit"`, `"rollback"`, `"set"`, `"deallocate"`, `"empty"`,
-            `"do"`, `"schema"` (CREATE or DROP SCHEMA, a no-op). A VALUES list is a `"select"`.
+        kind: `"select"`, `"insert"`, `"update"`, `"delete"`, `"explain"`, `"create_table"`,
+            `"drop_table"`, `"alter_table"`, `"truncate"`, `"create_index"`, `"drop_index"`, `"grant"` (REVOKE
+            too), `"create_user"`, `"alter_user"`, `"drop_user"`, `"alter_system"`, `"begin"`, `"commit"`,
+            `"rollback"`, `"set"`, `"deallocate"`, `"empty"`, `"do"`, `"schema"` (CREATE or DROP SCHEMA, a
+            no-op). A VALUES list is a `"select"`.
         tag: The command tag; D appends " n" for select, insert, update, delete, explain and do.
         tier: Tier of the sharded tables, or None.
         tables: Every table named, in order of appearance.
@@ -221,10 +226,10 @@ class Statement:
         parameter_options: Options whose value is a parameter, with its number; see `bound_options`.
         ddl: What a schema, user or session statement asks for.
         system: Reads only system tables, or calls `pico_*` functions or `version()`; never a user's table.
-        sql: PostgreSQL text. SELECT, UPDATE, DELETE: run it with `storage_arguments(values)`. INSERT: run it once per row of
-            `rows(…)` with `insert_arguments(bucket, row)`. Empty for everything else.
-        source_sql: Only for an INSERT whose rows must be computed by the storage (INSERT … SELECT, expressions): run it with
-            `storage_arguments(values)` and hand its rows to `rows(values, source)`.
+        sql: PostgreSQL text. SELECT, UPDATE, DELETE: run it with `storage_arguments(values)`. INSERT: run
+            it once per row of `rows(…)` with `insert_arguments(bucket, row)`. Empty for everything else.
+        source_sql: Only for an INSERT whose rows must be computed by the storage (INSERT … SELECT,
+            expressions): run it with `storage_arguments(values)` and hand its rows to `rows(values, source)`.
         on_conflict: `"fail"`, `"nothing"` or `"replace"`.
         explained: For EXPLAIN: the statement explained.
         body: For DO: the statements of the block; all share the parameters.
@@ -261,7 +266,7 @@ class Statement:
     )
 
     def buckets(self, values: Sequence[Value] = ()) -> Buckets:
-        """The buckets that take part with these values bound; for EXPLAIN, those of the explained statement."""
+        """The buckets that take part with these values bound; for EXPLAIN, of what it explains."""
         return self.find_buckets(values)
 
     def explain_lines(self, values: Sequence[Value] = ()) -> list[str]:

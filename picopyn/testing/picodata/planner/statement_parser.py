@@ -1,7 +1,7 @@
 """The grammar's top: which kind of statement a text is.
 
-*Source*: rule `Command` of Picodata's grammar (26.1) and the recorded tags and refusals. What Picodata has and this model has not
-is told apart from what Picodata refuses.
+*Source*: rule `Command` of Picodata's grammar (26.1) and the recorded tags and refusals. What Picodata has
+and this model has not is told apart from what Picodata refuses.
 """
 
 from __future__ import annotations
@@ -103,7 +103,8 @@ class StatementParser(QueryParser, DdlParser):
         return self._with_tail("drop_index", "DROP INDEX", self.drop_index())
 
     def _schema(self, tag: str) -> Command:
-        self.accept("if", "not", "exists") or self.accept("if", "exists")
+        if not self.accept("if", "not", "exists"):
+            self.accept("if", "exists")
         self.name()
         return Command("schema", tag)
 

@@ -1,4 +1,4 @@
-"""PostgreSQL text for expressions. It knows no values: parameters stay parameters, numbered as they are met."""
+"""PostgreSQL text for expressions. It knows no values: parameters stay, numbered as they are met."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from picopyn.testing.picodata.planner.errors import NotModelled
 from picopyn.testing.picodata.planner.functions import INSTANCE_FUNCTIONS
 from picopyn.testing.picodata.planner.storage_names import STORAGE_TYPES, quoted, relation
 
+_COMMA = "','"
 _SIMPLE = frozenset(
     {"lower", "upper", "substr", "abs", "coalesce", "count", "sum", "min", "max", "row_number"}
 )
@@ -156,6 +157,6 @@ class ExpressionText:
         if call.name == "total":
             return f"coalesce(sum({arguments}), 0)::double precision"
         if call.name in ("group_concat", "string_agg"):
-            separator = self.expression(call.arguments[1]) if len(call.arguments) > 1 else "','"
-            return f"string_agg({self.expression(call.arguments[0])}::text, {separator})"
+            joined, *separator = [self.expression(argument) for argument in call.arguments]
+            return f"string_agg({joined}::text, {(separator or [_COMMA])[0]})"
         raise NotModelled(f"running the function {call.name}")

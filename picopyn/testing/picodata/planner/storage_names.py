@@ -1,7 +1,8 @@
 """How tables, columns and types are called in the PostgreSQL that stores the embedded cluster's rows.
 
-Tables live in schema `data`, with a column `bucket_id` if they are sharded, and beside each datetime column one named
-`<column> offset` with the minutes east of UTC the value was given with: PostgreSQL alone would forget them.
+Tables live in schema `data`, with a column `bucket_id` if they are sharded, and beside each datetime column
+one named `<column> offset` with the minutes east of UTC the value was given with: PostgreSQL alone would
+forget them.
 """
 
 from __future__ import annotations

@@ -5,6 +5,7 @@ from __future__ import annotations
 from picopyn.testing.picodata.planner import bound as b
 from picopyn.testing.picodata.planner.buckets import changes_key
 from picopyn.testing.picodata.planner.catalog import BUCKET_ID, Table
+from picopyn.testing.picodata.planner.errors import NotModelled
 from picopyn.testing.picodata.planner.storage_expressions import ExpressionText
 from picopyn.testing.picodata.planner.storage_names import STORAGE_TYPES, offset_column, quoted, relation
 
@@ -43,6 +44,12 @@ class StorageText(ExpressionText):
         source = ["FROM", self._source(select.source)] if select.source else []
         plain = self.offsets and outermost and not (select.aggregated or select.distinct)
         items = ", ".join(self._item(item.expression, plain) for item in select.items)
+        if (
+            select.aggregated
+            and not select.group_by
+            and any(isinstance(i.expression, b.Column) for i in select.items)
+        ):
+            raise NotModelled("a column outside aggregates without GROUP BY")
         parts = ["SELECT" + " DISTINCT" * select.distinct, items, *source]
         if select.where is not None:
             parts += ["WHERE", self.expression(select.where)]
@@ -78,7 +85,9 @@ class StorageText(ExpressionText):
         return f"{relation(base.table.name)} AS r{base.number}"
 
     def update(self, update: b.Update) -> str:
-        """An UPDATE; what only its values tell (bucket, offsets) comes after the parameters, see `extra_columns`."""
+        """An UPDATE; what only its values tell (bucket, offsets) comes after the parameters, see
+        `extra_columns`.
+        """
         target = self._table(update.target)
         sets = [
             f"{quoted(name)} = {self._assigned(update, name, value)}" for name, value in update.assignments

@@ -1,7 +1,8 @@
-"""The `_pico_*` tables every instance has: their columns in the order in which `SELECT *` gives them on 26.1.6.
+"""The `_pico_*` tables every instance has: their columns in the order in which `SELECT *` gives them on
+26.1.6.
 
-*Source*: the recorded RowDescriptions; the columns of tables that were not selected with `*` from `picodata-protocol.md`
-section 1.
+*Source*: the recorded RowDescriptions; the columns of tables that were not selected with `*` from
+`picodata-protocol.md` section 1.
 """
 
 from __future__ import annotations

@@ -131,8 +131,8 @@ def encode_value(oid: int, format: int, value: Any) -> bytes | None:
     Args:
         oid: Type of the column (`Statement.columns`).
         format: 0 text, 1 binary.
-        value: What the storage gave: Python values as asyncpg makes them; datetimes also as the text the planner's SQL
-            gives (moment and offset), JSON also as text.
+        value: What the storage gave: Python values as asyncpg makes them; datetimes also as the text the
+            planner's SQL gives (moment and offset), JSON also as text.
 
     Returns:
         The bytes, or None for NULL.
@@ -188,7 +188,9 @@ def _double_text(value: float) -> str:
 
 
 def datetime_text(value: datetime) -> str:
-    """A datetime as Picodata writes it: microseconds only if there are any, the offset's minutes only if there are any."""
+    """A datetime as Picodata writes it: microseconds only if there are any, the offset's minutes only if
+    there are any.
+    """
     offset = value.utcoffset() or timedelta()
     minutes = abs(offset) // timedelta(minutes=1)
     zone = f"{'-' if offset < timedelta() else '+'}{minutes // 60:02d}" + (

@@ -8,8 +8,8 @@ from dataclasses import fields
 from picopyn.testing.picodata.planner import bound as b
 
 _NODES = (
-    b.Const, b.Param, b.Column, b.Cast, b.Not, b.Binary, b.IsNull, b.IsBool, b.InList, b.InQuery, b.Between, b.Like,
-    b.Case, b.Row, b.Index, b.Scalar, b.Exists, b.Now, b.Call,
+    b.Const, b.Param, b.Column, b.Cast, b.Not, b.Binary, b.IsNull, b.IsBool, b.InList, b.InQuery, b.Between,
+    b.Like, b.Case, b.Row, b.Index, b.Scalar, b.Exists, b.Now, b.Call,
 )  # fmt: skip
 
 

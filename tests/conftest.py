@@ -1,0 +1,51 @@
+"""What every test may use: the full sizes, and a place to report measured numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+_MEASURED = "measured: "
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--full", action="store_true", help="run the large counts and the long timeouts in full size")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.getoption("--full"):
+        return
+    for item in items:
+        if item.get_closest_marker("full"):
+            item.add_marker(pytest.mark.skip(reason="only with --full"))
+
+
+@pytest.fixture
+def full_size(request: pytest.FixtureRequest) -> bool:
+    """Whether large counts and long timeouts are wanted."""
+    return bool(request.config.getoption("--full"))
+
+
+@pytest.fixture
+def measured(record_property: Callable[[str, object], None]) -> Callable[[str, object], None]:
+    """Report a number: it is shown at the end of the run and stands in the JUnit file. It is never asserted."""
+
+    def note(name: str, value: object) -> None:
+        record_property(_MEASURED + name, f"{value:.4g}" if isinstance(value, float) else str(value))
+
+    return note
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    lines = [
+        f"{report.nodeid.rpartition('::')[2]}: {name.removeprefix(_MEASURED)} = {value}"
+        for outcome in ("passed", "failed")
+        for report in terminalreporter.stats.get(outcome, ())
+        for name, value in getattr(report, "user_properties", ())
+        if name.startswith(_MEASURED)
+    ]
+    if lines:
+        terminalreporter.section("measured")
+        for line in lines:
+            terminalreporter.write_line(line)

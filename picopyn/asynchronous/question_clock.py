@@ -68,7 +68,7 @@ class QuestionClock:
             Exception: Whatever the question raised.
         """
         await self._turn()
-        begun, most = self._now(), math.inf
+        begun, hurried, most = self._now(), self._hurry.is_set(), math.inf
         try:
             async with asyncio.timeout(self._limit()) as self._deadline:
                 return await question()
@@ -77,7 +77,8 @@ class QuestionClock:
             raise
         finally:
             self._deadline = None
-            self._duty.spent(min(most, self._now() - begun), self._now())
+            if not hurried:  # what a caller waits for is not background work
+                self._duty.spent(min(most, self._now() - begun), self._now())
 
     @property
     def _hurried_seconds(self) -> float:

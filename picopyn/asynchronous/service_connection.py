@@ -85,8 +85,8 @@ def costs_the_connection(error: BaseException, connection: ServiceConnection | N
         return True
     if isinstance(error, asyncpg.PostgresError):
         return str(getattr(error, "sqlstate", None) or "").startswith(_FATAL_STATES)
-    # asyncpg's own DataError (an argument that does not fit its type) is raised before anything is sent.
-    return not isinstance(error, asyncpg.exceptions.DataError)
+    # An argument that does not fit its type: raised before anything is sent, as an InterfaceError that is a ValueError.
+    return not (isinstance(error, asyncpg.InterfaceError) and isinstance(error, ValueError))
 
 
 def is_access_denied(error: BaseException) -> bool:

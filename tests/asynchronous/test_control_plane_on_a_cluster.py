@@ -326,6 +326,20 @@ async def test_a_table_made_anew_with_another_key_is_noticed_by_a_check(doomed):
         assert [part.parameter for part in fresh.route.keys[0]] == [1]
 
 
+async def test_arguments_that_do_not_fit_their_type_cost_nothing(cluster):
+    """What asyncpg refuses to send is no answer about the route."""
+    async with Plane(cluster, user="app") as plane:
+        query = "SELECT * FROM o WHERE id = $1"
+        known = await plane.metadata.get_query_metadata(query)
+        plane.metadata.check_later(query, ("x",))
+        plane.metadata.check_later(query, (1,))
+        async with asyncio.timeout(10):
+            while plane.metadata.stats().checks == 0:
+                await asyncio.sleep(0.01)
+        assert plane.metadata.request_if_missing(query) is known
+        assert plane.metadata.connected
+
+
 # A user who may not read who leads
 
 

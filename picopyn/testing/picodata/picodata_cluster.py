@@ -291,7 +291,7 @@ class PicodataCluster:
         self._order("wait_hanging", count=count, instance=instance, timeout=timeout)
 
     def wait_leader(self, replicaset: str, instance: str | None = None, *, timeout: float = 30.0) -> str:
-        """Return when this instance, or any living one, is the Online master of a replicaset; gives its name."""
+        """Return when this instance, or any living one, leads a replicaset; gives its name."""
         return str(self._order("wait_leader", replicaset=replicaset, instance=instance, timeout=timeout))
 
     # topology

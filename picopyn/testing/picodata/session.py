@@ -268,6 +268,7 @@ class Session(asyncio.Protocol):
     def _fail(self, error: ServerError) -> None:
         self._send(wire.error_response(error.sqlstate, error.message))
         self._skipping = True
+        self._flush()
 
     def _parse(self, message: wire.Parse) -> None:
         self._desk.check_free(message.name)

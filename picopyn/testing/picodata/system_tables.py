@@ -23,8 +23,8 @@ from picopyn.testing.picodata.users import ADMIN
 
 _FIRST_ID = 512
 _FUNCTIONS = f"""
-CREATE TABLE {SCHEMA}._views (instance text, tier text, answer json, fault text, PRIMARY KEY (instance, tier));
-CREATE FUNCTION {SCHEMA}._pico_bucket(tier_name text) RETURNS json LANGUAGE plpgsql STABLE AS $$
+CREATE TABLE {SCHEMA}._views (instance text, tier text, answer json, fault text, PRIMARY KEY (instance,
+tier)); CREATE FUNCTION {SCHEMA}._pico_bucket(tier_name text) RETURNS json LANGUAGE plpgsql STABLE AS $$
 DECLARE shown record;
 BEGIN
   IF tier_name IS NULL THEN

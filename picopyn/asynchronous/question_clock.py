@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from picopyn.asynchronous.duty_cycle import DutyCycle
+from picopyn.asynchronous.service_connection import stray_cancellations_are_errors
 
 T = TypeVar("T")
 
@@ -70,8 +71,9 @@ class QuestionClock:
         await self._turn()
         begun, hurried, most = self._now(), self._hurry.is_set(), math.inf
         try:
-            async with asyncio.timeout(self._limit()) as self._deadline:
-                return await question()
+            with stray_cancellations_are_errors():
+                async with asyncio.timeout(self._limit()) as self._deadline:
+                    return await question()
         except TimeoutError:
             most = TIMED_OUT_SECONDS
             raise

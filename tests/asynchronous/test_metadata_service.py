@@ -25,7 +25,7 @@ INSERT = "INSERT INTO t VALUES ($1, $2)"
 GLOBAL = "SELECT * FROM g WHERE id = $1"
 
 
-class UnfitArgument(asyncpg.InterfaceError, ValueError):
+class UnfitArgumentError(asyncpg.InterfaceError, ValueError):
     """What asyncpg raises, without a public name, for an argument that does not fit its type."""
 
 
@@ -723,7 +723,7 @@ async def test_a_call_with_arguments_that_cannot_be_sent_is_no_difference():
     """What asyncpg refuses to encode says nothing about the route, and costs no connection."""
     async with serving() as rig:
         await rig.learned(SELECT)
-        rig.first.when(f"EXPLAIN {SELECT}", UnfitArgument("invalid input for query argument $1"))
+        rig.first.when(f"EXPLAIN {SELECT}", UnfitArgumentError("invalid input for query argument $1"))
         rig.service.check_later(SELECT, ("x",))
         await asyncio.sleep(60)
         assert rig.service.stats().differences == 0

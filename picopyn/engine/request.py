@@ -24,6 +24,7 @@ class Request:
         deadline: End of the call on the runtime's clock, or None.
         patience: Until when it may wait for a connection; set at its first wait where there is no deadline.
         sent: Attempts that reached a server.
+        losses: Attempts whose connection broke.
         asked: The server was asked about the text while a leader was missing.
         prepared_again: Its prepared statement was renewed.
         waited: It waited for the cluster to change before it could be sent.
@@ -37,6 +38,7 @@ class Request:
         "attempts",
         "deadline",
         "idempotent",
+        "losses",
         "method",
         "patience",
         "plan",
@@ -67,6 +69,7 @@ class Request:
         self.patience = deadline
         self.idempotent = idempotent
         self.sent = 0
+        self.losses = 0
         self.asked = False
         self.prepared_again = False
         self.waited = False

@@ -142,6 +142,29 @@ async def test_a_text_that_fells_its_server_is_not_carried_to_a_third_node(world
     assert any("default_1_1" in note for note in caught.value.__notes__)
 
 
+async def test_a_node_that_dies_is_one_loss_for_all_its_calls(world: World) -> None:
+    """Its death was not the doing of a text that many calls had in flight there: each read is sent again."""
+    world.servers["i11"].answers = [HANG] * 5
+    calls = [world.call(READ, AT_R1, role=Role.PREFER_LEADER) for _ in range(5)]
+    await settle()
+    world.servers["i11"].kill()
+    assert await asyncio.gather(*calls) == ["i12"] * 5
+
+
+async def test_a_text_that_fells_one_node_after_the_other_is_not_carried_to_a_third(world: World) -> None:
+    """Other calls of it, at the second node, end with the second loss."""
+    world.servers["i11"].answers = [HANG] * 2
+    world.servers["i12"].answers = [HANG] * 2
+    calls = [world.call(READ, AT_R1, role=Role.PREFER_LEADER) for _ in range(2)]
+    await settle()
+    world.servers["i11"].kill()
+    while len(world.servers["i12"].calls) < 2:
+        await settle()
+    world.servers["i12"].kill()
+    lost = await asyncio.gather(*calls, return_exceptions=True)
+    assert [type(error) for error in lost] == [ConnectionLost] * 2
+
+
 async def test_the_first_retry_after_a_refresh_goes_to_the_new_leader(world: World) -> None:
     """A refused write waits for the next look at the cluster, not for a timer."""
     world.servers["i11"].answers = [server_error("XX000", READONLY)]
@@ -283,6 +306,21 @@ async def test_closing_wakes_waiting_calls(world: World) -> None:
     await world.cluster.close(world.cluster.runtime.now() + 0.5)
     with pytest.raises(PoolClosed):
         await waiting
+
+
+async def test_closing_ends_connections_that_are_being_opened() -> None:
+    """A node that never answers does not keep a job alive, however the pool ends."""
+    for ends_politely in (True, False):
+        world = World(two_by_two())
+        world.servers["i21"].silent = True
+        await settle()
+        assert "picopyn open default_2_1" in {task.get_name() for task in asyncio.all_tasks()}
+        if ends_politely:
+            await world.cluster.close(world.cluster.runtime.now() + 1)
+        else:
+            world.cluster.terminate()
+            await settle()
+        assert asyncio.all_tasks() == {asyncio.current_task()}
 
 
 async def test_checks_of_a_learned_route_are_asked_for_at_first(world: World) -> None:

@@ -21,7 +21,7 @@ from picopyn.engine.runtime import Link
 from picopyn.errors import AuthenticationFailed, ConnectionLost, Fault, PoolClosed
 from picopyn.query_metadata import PreparedStatementMetadata
 from picopyn.routing.plan import Plan, Role, Wait
-from picopyn.routing.retry import LOSS_MEMORY, Action, Call, decide
+from picopyn.routing.retry import Action, Call, LossMemory, decide
 from picopyn.routing.route import RouteKind
 from picopyn.stats import Counters
 from picopyn.topology import Node
@@ -79,7 +79,7 @@ class Executor:
         self._dialect = dialect
         self._counters = counters
         self._selects_repeatable = Capability.SELECTS_HAVE_NO_EFFECT in dialect.capabilities
-        self._losses: dict[str, dict[str, float]] = {}  # text → node → last loss
+        self._losses = LossMemory()
 
     async def run(self, request: Request) -> Any:
         """Run one call.
@@ -278,10 +278,10 @@ class Executor:
             self._counters.outcome_unknown += not repeatable
             raise failures.timed_out(request, pool.node, repeatable=repeatable) from error
         fault = self._cluster.fault(error)
-        if self._cluster.runtime.fault(error) is None:
-            self.give(pool, link)
-        else:
+        if fault in (Fault.LOST, Fault.NOT_SENT):
             pool.drop(link, "broken")
+        else:
+            self.give(pool, link)
         return await self._act(request, pool.node, error, fault), None
 
     async def _prepare_again(self, request: Request, pool: NodePool, link: Link) -> tuple[_Verdict, Any]:
@@ -297,16 +297,14 @@ class Executor:
 
     async def _act(self, request: Request, node: Node, error: Exception, fault: Fault) -> _Verdict:
         request.sent += fault is not Fault.NOT_SENT
-        losses = self._count_losses(request.query, node) if fault is Fault.LOST else 0
-        call = Call(self._repeatable(request), request.sent, losses, request.lost, request.prepared_again)
-        action = decide(fault, call)
-        request.lost = request.lost or fault is Fault.LOST
+        losses = self._count_loss(request, node) if fault is Fault.LOST else 0
+        action = decide(fault, Call(self._repeatable(request), request.sent, losses, request.prepared_again))
         if action is Action.RAISE:
             self._raise(request, node, error, fault)
         request.tried(node, f"{fault.value}: {failures.first_line(error)}")
-        if action is Action.OUTCOME_UNKNOWN or self._is_half_done(request, error, fault):
+        if action is Action.OUTCOME_UNKNOWN:
             self._counters.outcome_unknown += 1
-            raise failures.outcome_unknown(request, node, error, self._cluster.runtime.fault(error)) from error
+            raise failures.write_lost(request, node) from error
         self._counters.retried(fault)
         if action is Action.AWAIT_REFRESH:
             await self._await_refresh(request, node)
@@ -323,27 +321,14 @@ class Executor:
             raise request.annotate(ConnectionLost(f"{node.address}: {failures.first_line(error)}")) from error
         raise error
 
-    def _is_half_done(self, request: Request, error: Exception, fault: Fault) -> bool:
-        """Whether a write over several replicasets was refused by one, and may have happened at another."""
-        if fault in (Fault.NOT_SENT, Fault.LOST) or self._repeatable(request):
-            return False
-        spread = request.plan is not None and not request.plan.direct
-        return spread and self._dialect.is_partial(getattr(error, "sqlstate", None), str(error))
-
     def _repeatable(self, request: Request) -> bool:
         if request.idempotent is not None:
             return request.idempotent
         return self._selects_repeatable and self._dialect.is_read(request.query)
 
-    def _count_losses(self, query: str, node: Node) -> int:
-        """At how many nodes a text lost a connection lately."""
-        now = self._cluster.runtime.now()
-        if len(self._losses) > 1000:
-            recent = {q: lost for q, lost in self._losses.items() if now - max(lost.values()) < LOSS_MEMORY}
-            self._losses = recent
-        losses = self._losses.setdefault(query, {})
-        losses[node.uuid] = now
-        return sum(now - lost < LOSS_MEMORY for lost in losses.values())
+    def _count_loss(self, request: Request, node: Node) -> int:
+        request.losses += 1
+        return max(request.losses, self._losses.count(request.query, node.uuid, self._cluster.runtime.now()))
 
     def _unreachable(self, request: Request, node: Node, error: NodeUnreachable) -> None:
         cause = error.__cause__

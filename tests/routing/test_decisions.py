@@ -98,7 +98,6 @@ def test_what_may_have_happened_is_never_sent_again(
         (Fault.OVERLOADED, Call(False, 1), Action.BACK_OFF),
         (Fault.LOST, Call(True, 1, losses=1), Action.NEXT_NODE),
         (Fault.LOST, Call(True, 2, losses=2), Action.RAISE),
-        (Fault.LOST, Call(True, 2, losses=1, lost_before=True), Action.RAISE),
     ],
 )
 def test_each_fault_has_its_action(fault: Fault, call: Call, action: Action) -> None:

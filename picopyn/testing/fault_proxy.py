@@ -156,9 +156,7 @@ class FaultProxy:
             OSError: The address cannot be taken.
         """
         self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(
-            target=self._loop.run_forever, name="picopyn-fault-proxy", daemon=True
-        )
+        self._thread = threading.Thread(target=self._loop.run_forever, name="picopyn-fault-proxy", daemon=True)
         self._thread.start()
         self._do(self._listen())
         return self

@@ -11,7 +11,12 @@ import logging
 from collections.abc import Sequence
 from typing import Any
 
-from picopyn.asynchronous.service_connection import ServiceConnection, cause, costs_the_connection
+from picopyn.asynchronous.service_connection import (
+    ServiceConnection,
+    cause,
+    costs_the_connection,
+    stray_cancellations_are_errors,
+)
 from picopyn.dialects.picodata import discovery
 from picopyn.dialects.picodata.addresses import AddressMap, is_wildcard, split_address
 from picopyn.dialects.picodata.discovery import Denial, InstanceRow
@@ -161,8 +166,9 @@ class CatalogReader:
     async def _ask(self, connection: ServiceConnection, sql: str, *args: Any) -> Sequence[Any]:
         if self.connection_lost:
             raise ConnectionError("the connection broke during this poll")
-        async with asyncio.timeout(self._query_timeout):
-            return await connection.fetch(sql, *args)
+        with stray_cancellations_are_errors():
+            async with asyncio.timeout(self._query_timeout):
+                return await connection.fetch(sql, *args)
 
     def _warn_of_privilege(self, denial: Denial, consequence: str) -> None:
         text = "the database user may not read %s: %s; an administrator can change that with: %s"

@@ -22,6 +22,7 @@ from picopyn.asynchronous.service_connection import (
     costs_the_connection,
     drop,
     say_goodbye,
+    stray_cancellations_are_errors,
 )
 from picopyn.dialects.picodata.leader_question import LeaderAnswer, read_leader_reply
 from picopyn.dialects.picodata.versions import LOCAL_EXECUTION, may_be_at_least
@@ -127,11 +128,12 @@ class LeaderFinder:
     async def _ask(self, node: Node, question: tuple[str, Sequence[Any]]) -> LeaderAnswer:
         connection: ServiceConnection | None = None
         try:
-            async with asyncio.timeout(self._seconds):
-                connection = await self._connect_to(node)
-                if connection is None:
-                    return LeaderAnswer.NO_ANSWER
-                await connection.fetch(question[0], *question[1])
+            with stray_cancellations_are_errors():
+                async with asyncio.timeout(self._seconds):
+                    connection = await self._connect_to(node)
+                    if connection is None:
+                        return LeaderAnswer.NO_ANSWER
+                    await connection.fetch(question[0], *question[1])
         except Exception as error:
             answer = read_leader_reply(str(error)).answer
             _LOG.debug("asked %s who leads: %s (%s)", node.name or node.uuid, answer.name, cause(error))

@@ -288,6 +288,12 @@ class QueryMetadataService:
     def _ensure_worker(self) -> None:
         if self._phase is _Phase.OPEN and (self._worker is None or self._worker.done()):
             self._worker = asyncio.create_task(self._work(), name="picopyn.metadata", context=contextvars.Context())
+            self._worker.add_done_callback(self._worker_ended)
+
+    def _worker_ended(self, worker: asyncio.Task[None]) -> None:
+        """Whatever ended a worker early, nobody may wait for its answers for ever."""
+        if worker.cancelled() or worker.exception() is not None:
+            self._desk.give_up()
 
     async def _work(self) -> None:
         while (task := self._desk.next()) is not None:

@@ -24,7 +24,7 @@ from typing import Any
 
 from picopyn.asynchronous.announcer import Announcer
 from picopyn.asynchronous.notify_source import NotifyTopologySource
-from picopyn.asynchronous.service_connection import cause
+from picopyn.asynchronous.service_connection import cause, stray_cancellations_are_errors
 from picopyn.asynchronous.single_flight import SingleFlight
 from picopyn.asynchronous.topology_source import PollingTopologySource, TopologySource
 from picopyn.errors import ConfigError, UsageError
@@ -204,7 +204,8 @@ class TopologyTracker:
     async def _refresh(self) -> None:
         """One refresh: the job of the single flight."""
         try:
-            await self._source.refresh()
+            with stray_cancellations_are_errors():
+                await self._source.refresh()
         except Exception as error:
             self._clock.ended(self._log_failure(error))
             if self._untold:

@@ -103,7 +103,7 @@ class Cluster:
         pool = self._pools.get(candidate.key)
         if pool is None:
             purpose = _PURPOSES[candidate.flavour]
-            pool = NodePool(self.runtime, candidate.node, purpose, self.settings.max_size, self)
+            pool = NodePool(self.runtime, candidate.node, purpose, self.settings.max_size, self, self.jobs)
             self._pools[candidate.key] = pool
         return pool
 

@@ -6,7 +6,6 @@ another counted reason. On any `BaseException` a connection that is not known to
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Awaitable, Sequence
 from enum import Enum
 from typing import Any, NoReturn, Protocol
@@ -22,7 +21,7 @@ from picopyn.engine.runtime import Link
 from picopyn.errors import AuthenticationFailed, ConnectionLost, Fault, PoolClosed
 from picopyn.query_metadata import PreparedStatementMetadata
 from picopyn.routing.plan import Plan, Role, Wait
-from picopyn.routing.retry import LOSS_MEMORY, Action, Call, decide
+from picopyn.routing.retry import Action, Call, LossMemory, decide
 from picopyn.routing.route import RouteKind
 from picopyn.stats import Counters
 from picopyn.topology import Node
@@ -80,7 +79,7 @@ class Executor:
         self._dialect = dialect
         self._counters = counters
         self._selects_repeatable = Capability.SELECTS_HAVE_NO_EFFECT in dialect.capabilities
-        self._losses: dict[str, deque[float]] = {}
+        self._losses = LossMemory()
 
     async def run(self, request: Request) -> Any:
         """Run one call.
@@ -298,7 +297,7 @@ class Executor:
 
     async def _act(self, request: Request, node: Node, error: Exception, fault: Fault) -> _Verdict:
         request.sent += fault is not Fault.NOT_SENT
-        losses = self._count_loss(request.query) if fault is Fault.LOST else 0
+        losses = self._count_loss(request, node) if fault is Fault.LOST else 0
         action = decide(fault, Call(self._repeatable(request), request.sent, losses, request.prepared_again))
         if action is Action.RAISE:
             self._raise(request, node, error, fault)
@@ -334,14 +333,9 @@ class Executor:
             return request.idempotent
         return self._selects_repeatable and self._dialect.is_read(request.query)
 
-    def _count_loss(self, query: str) -> int:
-        """Connections a text lost lately: one that fells its server is not carried to a third node."""
-        now = self._cluster.runtime.now()
-        if len(self._losses) > 1000:
-            self._losses = {text: lost for text, lost in self._losses.items() if now - lost[-1] < LOSS_MEMORY}
-        losses = self._losses.setdefault(query, deque(maxlen=8))
-        losses.append(now)
-        return sum(now - lost < LOSS_MEMORY for lost in losses)
+    def _count_loss(self, request: Request, node: Node) -> int:
+        request.losses += 1
+        return max(request.losses, self._losses.count(request.query, node.uuid, self._cluster.runtime.now()))
 
     def _unreachable(self, request: Request, node: Node, error: NodeUnreachable) -> None:
         cause = error.__cause__

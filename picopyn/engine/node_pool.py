@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 from picopyn.dialects.base import Purpose
+from picopyn.engine.jobs import Jobs
 from picopyn.engine.runtime import Link, Runtime, Waiter
 from picopyn.observe import CloseReason
 from picopyn.routing.slots import Slots
@@ -49,17 +50,21 @@ class NodePool:
         purpose: What they are for.
         max_size: Most connections at the same time.
         listener: Who is told of openings, failures and losses.
+        jobs: Run the opening of connections, and end it with their owner.
     """
 
-    __slots__ = ("_leaving", "_listener", "_lock", "_runtime", "node", "purpose", "retired", "slots")
+    __slots__ = ("_jobs", "_leaving", "_listener", "_lock", "_runtime", "node", "purpose", "retired", "slots")
 
-    def __init__(self, runtime: Runtime, node: Node, purpose: Purpose, max_size: int, listener: PoolListener) -> None:
+    def __init__(
+        self, runtime: Runtime, node: Node, purpose: Purpose, max_size: int, listener: PoolListener, jobs: Jobs
+    ) -> None:
         self.node = node
         self.purpose = purpose
         self.slots: Slots[Link, Waiter[Link]] = Slots(max_size)
         self.retired = False
         self._runtime = runtime
         self._listener = listener
+        self._jobs = jobs
         self._lock = runtime.lock()
         self._leaving: dict[Link, CloseReason] = {}
 
@@ -178,7 +183,7 @@ class NodePool:
 
     def _start_opening(self, count: int) -> None:
         for _ in range(count):
-            self._runtime.spawn(self._open_quietly(), f"picopyn open {self.node.name or self.node.address}")
+            self._jobs.spawn(self._open_quietly(), f"picopyn open {self.node.name or self.node.address}")
 
     async def _open_quietly(self) -> None:
         await self._open()

@@ -25,6 +25,7 @@ class Request:
         patience: Until when it may wait for a connection; set at its first wait where there is no deadline.
         sent: Attempts that reached a server.
         asked: The server was asked about the text while a leader was missing.
+        losses: Attempts whose connection broke.
         prepared_again: Its prepared statement was renewed.
         waited: It waited for the cluster to change before it could be sent.
         plan: The plan of the attempt in flight.
@@ -37,6 +38,7 @@ class Request:
         "attempts",
         "deadline",
         "idempotent",
+        "losses",
         "method",
         "patience",
         "plan",
@@ -68,6 +70,7 @@ class Request:
         self.idempotent = idempotent
         self.sent = 0
         self.asked = False
+        self.losses = 0
         self.prepared_again = False
         self.waited = False
         self.plan: Plan | None = None

@@ -12,7 +12,7 @@ import inspect
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import asyncpg
 
@@ -320,7 +320,7 @@ class ScriptedConnections:
         if isinstance(outcome, BaseException):
             raise outcome
         if isinstance(outcome, ScriptedConnection) and args and callable(args[0]):
-            outcome._on_notice = args[0]
+            outcome._on_notice = cast("Callable[[str], None]", args[0])
         return outcome
 
     def _take(self) -> ScriptedConnection | BaseException | Hang | None:

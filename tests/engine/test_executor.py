@@ -135,12 +135,35 @@ async def test_a_lost_select_is_sent_once_more(world: World) -> None:
 
 
 async def test_a_text_that_fells_its_server_is_not_carried_to_a_third_node(world: World) -> None:
-    """Two lost connections within a minute end it."""
+    """It is sent again once; and a text that lost connections at two nodes within a minute is not sent again at all."""
     world.servers["i11"].answers = [broken(), broken(), broken()]
     with pytest.raises(ConnectionLost) as caught:
         await world.call(READ, AT_R1)
     assert len(world.servers["i11"].calls) == 2
     assert any("default_1_1" in note for note in caught.value.__notes__)
+
+
+async def test_a_node_that_dies_is_one_loss_for_all_its_calls(world: World) -> None:
+    """Its death was not the doing of a text that many calls had in flight there: each read is sent again."""
+    world.servers["i11"].answers = [HANG] * 5
+    calls = [world.call(READ, AT_R1, role=Role.PREFER_LEADER) for _ in range(5)]
+    await settle()
+    world.servers["i11"].kill()
+    assert await asyncio.gather(*calls) == ["i12"] * 5
+
+
+async def test_a_text_that_fells_one_node_after_the_other_is_not_carried_to_a_third(world: World) -> None:
+    """Other calls of it, at the second node, end with the second loss."""
+    world.servers["i11"].answers = [HANG] * 2
+    world.servers["i12"].answers = [HANG] * 2
+    calls = [world.call(READ, AT_R1, role=Role.PREFER_LEADER) for _ in range(2)]
+    await settle()
+    world.servers["i11"].kill()
+    while len(world.servers["i12"].calls) < 2:
+        await settle()
+    world.servers["i12"].kill()
+    lost = await asyncio.gather(*calls, return_exceptions=True)
+    assert [type(error) for error in lost] == [ConnectionLost] * 2
 
 
 async def test_the_first_retry_after_a_refresh_goes_to_the_new_leader(world: World) -> None:

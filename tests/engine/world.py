@@ -116,6 +116,7 @@ class Server:
 
     node: Node
     refuses: BaseException | None = None
+    silent: bool = False
     answers: list[Any] = field(default_factory=list)
     default: Any = None
     links: set[Link] = field(default_factory=set)
@@ -196,6 +197,8 @@ class World:
     async def _open(self, node: Node, purpose: Purpose) -> Link:
         server = self.servers[node.uuid]
         await asyncio.sleep(0)
+        if server.silent:
+            await asyncio.get_running_loop().create_future()
         if server.refuses is not None:
             raise server.refuses
         self.purposes.append((node.uuid, purpose))

@@ -6,9 +6,9 @@ that both kinds share it.
 
 | variable | what it says |
 |---|---|
-| `PICOPYN_TEST_PICODATA_DSN` | connection string of a real cluster, as an administrator; without it a cluster is embedded |
-| `PICOPYN_TEST_PICODATA_HTTP` | its HTTP addresses, `http://host:port,…` or `name=http://host:port,…`: direct hits are read there |
-| `PICOPYN_TEST_PICODATA_KILL` | shell command that ends an instance at once, as `kill -9` does; `{name}` stands for its name |
+| `PICOPYN_TEST_PICODATA_DSN` | connection string of a real cluster, as administrator; without it one is embedded |
+| `PICOPYN_TEST_PICODATA_HTTP` | its HTTP addresses, `http://host:port,…` or `name=http://…,…`: direct hits are there |
+| `PICOPYN_TEST_PICODATA_KILL` | shell command that ends an instance as `kill -9` does; `{name}` stands for its name |
 | `PICOPYN_TEST_PICODATA_START` | shell command that starts it again |
 | `PICOPYN_TEST_PICODATA_FREEZE`, `…_THAW` | shell commands that stop it without ending it, and let it go on |
 
@@ -240,7 +240,7 @@ class Target(ABC):
         """Wait for a condition of the outside world, asking again every 20 ms."""
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout):
-                while not await condition():
+                while not await condition():  # noqa: ASYNC110 - the outside world has no event to wait for
                     await asyncio.sleep(0.02)
                 return
         raise AssertionError(f"not in {timeout:g} s: {what}")

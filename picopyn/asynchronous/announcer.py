@@ -10,6 +10,8 @@ import contextvars
 import logging
 from collections.abc import Awaitable, Callable
 
+from picopyn.asynchronous.service_connection import was_cancelled
+
 _LOG = logging.getLogger("picopyn.asynchronous.topology_tracker")
 
 #: The task on whose behalf the current code runs, if it runs inside a listener.
@@ -47,9 +49,7 @@ class Announcer:
         self._news += 1
         if self._task is None:
             # An empty context: what the listener starts must not inherit the caller's variables.
-            self._task = asyncio.create_task(
-                self._tell(self._listener), name=self._name, context=contextvars.Context()
-            )
+            self._task = asyncio.create_task(self._tell(self._listener), name=self._name, context=contextvars.Context())
             self._task.add_done_callback(self._ended)
 
     async def told(self) -> None:
@@ -80,6 +80,10 @@ class Announcer:
             goal = self._news
             try:
                 await listener()
+            except asyncio.CancelledError:
+                if was_cancelled():
+                    raise
+                _LOG.warning("the topology listener was cancelled from inside; tracking goes on", exc_info=True)
             except Exception:
                 _LOG.warning("the topology listener failed; tracking goes on", exc_info=True)
             self._told = goal

@@ -29,7 +29,9 @@ from picopyn.errors import Fault
 from picopyn.query_metadata import PreparedStatementMetadata, is_stmt_invalidated_error
 from picopyn.routing.key_answers import check, few_buckets
 from picopyn.routing.key_probe import KeyProbe
+from picopyn.routing.key_values import ValueMaker
 from picopyn.routing.route import RouteKind, StatementRoute
+from picopyn.routing.sharding import compile_key
 
 _LOG = logging.getLogger("picopyn.asynchronous.metadata_service")
 
@@ -37,6 +39,8 @@ _LOG = logging.getLogger("picopyn.asynchronous.metadata_service")
 _PASSING = frozenset({Fault.OVERLOADED, Fault.STALE_MAP, Fault.NOT_LEADER, Fault.REFUSED})
 
 
+#: Random keys tried to find one in a wanted bucket.
+_MOST_TRIES = 10_000
 #: Stands for a plan we cannot read: the statement runs unrouted, unless its notice named the key.
 _UNREADABLE = BucketAnswer(BucketScope.UNKNOWN)
 
@@ -127,6 +131,29 @@ class BucketDialogue:
         counts = self._bucket_counts()
         return check(metadata.route, args, answer.scope, answer.ranges, self._dialect.key_hash, counts)
 
+    def understands(self, tier: str | None) -> bool:
+        """Whether the number of buckets is known, so that an answer about a text of this tier can be understood."""
+        counts = self._bucket_counts()
+        return bool(counts) and (tier is None or tier in counts)
+
+    def arguments_within(
+        self, metadata: PreparedStatementMetadata, wanted: Callable[[str, int], bool]
+    ) -> tuple[Any, ...] | None:
+        """Random arguments for a keyed text whose bucket is wanted; None when 10 000 tries found none."""
+        route: StatementRoute = metadata.route
+        tier = route.tier or ""
+        count = self._bucket_counts().get(tier, 0)
+        if not any(wanted(tier, bucket) for bucket in range(1, count + 1)):
+            return None  # another tier's, perhaps: not worth any try
+        key = compile_key(route.keys[0], self._dialect.key_hash, count)
+        maker = ValueMaker(metadata.parameter_oids, self._rng)
+        for attempt in range(_MOST_TRIES):
+            args = maker.arguments(attempt)
+            bucket = key(args)
+            if bucket is not None and wanted(tier, bucket):
+                return tuple(args)
+        return None
+
     async def _learn(self, connection: ServiceConnection, query: str) -> Finding:
         statement = await self._prepare(connection, query)
         notice = self._heard
@@ -137,7 +164,7 @@ class BucketDialogue:
             parameter_oids=tuple(parameter.oid for parameter in statement.get_parameters()),
         )
         counts = dict(self._bucket_counts())
-        if not counts or (known.tier is not None and known.tier not in counts):
+        if not self.understands(known.tier):
             # Without the number of buckets no answer can be understood: keep the notice, ask later.
             return Finding(Outcome.LEARNED if notice is not None else Outcome.LATER, known)
         return await self._probe(statement, known, counts, told=notice is not None)
@@ -224,9 +251,7 @@ class BucketDialogue:
         return Outcome.LATER if fault in _PASSING else Outcome.REFUSED
 
 
-def _route_of_constants(
-    answer: BucketAnswer, tier: str | None, bucket_counts: Mapping[str, int]
-) -> StatementRoute:
+def _route_of_constants(answer: BucketAnswer, tier: str | None, bucket_counts: Mapping[str, int]) -> StatementRoute:
     """The route of a text without parameters, whose buckets are always the same."""
     if answer.scope is BucketScope.ANY:
         return StatementRoute(RouteKind.ANY_NODE, None, reason="the server says that any node will do")
@@ -240,9 +265,7 @@ def _route_of_constants(
     return StatementRoute(kind, space, buckets=tuple(sorted(buckets)), reason="it has no parameters")
 
 
-def _with_route(
-    known: PreparedStatementMetadata, route: StatementRoute, unreadable: int
-) -> PreparedStatementMetadata:
+def _with_route(known: PreparedStatementMetadata, route: StatementRoute, unreadable: int) -> PreparedStatementMetadata:
     if unreadable and route.kind is RouteKind.NOT_KEYED:
         route = replace(route, reason="the server's plan could not be read")
     return replace(known, tier=known.tier or route.tier, route=route)

@@ -11,9 +11,14 @@ import logging
 from collections.abc import Sequence
 from typing import Any
 
-from picopyn.asynchronous.service_connection import ServiceConnection, cause, costs_the_connection
+from picopyn.asynchronous.service_connection import (
+    ServiceConnection,
+    cause,
+    costs_the_connection,
+    stray_cancellations_are_errors,
+)
 from picopyn.dialects.picodata import discovery
-from picopyn.dialects.picodata.addresses import AddressMap
+from picopyn.dialects.picodata.addresses import AddressMap, is_wildcard, split_address
 from picopyn.dialects.picodata.discovery import Denial, InstanceRow
 from picopyn.dialects.picodata.versions import BUCKET_FUNCTION, may_be_at_least
 from picopyn.errors import NoNodeAvailable
@@ -29,8 +34,8 @@ class CatalogReader:
         address_map: Turns an advertised (host, port) into the one to dial.
         query_timeout: Seconds for each answer.
 
-    A connection may have an attribute `dialled_host`: what stands in for an instance that advertises
-    `0.0.0.0`.
+    A connection may have an attribute `endpoint`, the (host, port) that was dialled: its host stands in for an instance
+    that advertises `0.0.0.0`.
 
     Attributes:
         connection_lost: After `read`: the connection broke or fell silent after the indispensable part
@@ -96,10 +101,7 @@ class CatalogReader:
             raise
 
     async def _instances(self, connection: ServiceConnection, rows: Sequence[InstanceRow]) -> Sequence[Event]:
-        host = getattr(connection, "dialled_host", None)
-        if host is not None and self._asked_uuid is None:
-            (answer,) = await self._ask(connection, discovery.ASKED_INSTANCE)
-            self._asked_uuid = str(answer[0])
+        host = await self._seen_host(connection, rows)
         reading = discovery.instance_events(
             rows, asked_uuid=self._asked_uuid, seen_host=host, address_map=self._address_map
         )
@@ -109,9 +111,22 @@ class CatalogReader:
             raise NoNodeAvailable("the node that was asked for the topology names no instance")
         return reading.events
 
-    async def _read_tiers(
-        self, connection: ServiceConnection, rows: Sequence[InstanceRow]
-    ) -> Sequence[EventTier]:
+    async def _seen_host(self, connection: ServiceConnection, rows: Sequence[InstanceRow]) -> str | None:
+        """The host we dialled, if some instance advertises an address like 0.0.0.0."""
+        host: str = getattr(connection, "endpoint", ("", 0))[0]
+        if not host or not any(_says_anywhere(row.address) for row in rows):
+            return None
+        if self._asked_uuid is None:
+            try:
+                (answer,) = await self._ask(connection, discovery.ASKED_INSTANCE)
+                self._asked_uuid = str(answer[0])
+            except Exception as error:
+                if costs_the_connection(error, connection):
+                    raise
+                _LOG.debug("the asked instance did not tell which it is: %s", cause(error))
+        return host
+
+    async def _read_tiers(self, connection: ServiceConnection, rows: Sequence[InstanceRow]) -> Sequence[EventTier]:
         """The tiers as the table has them, and those only the instances name."""
         named = {tier.name: tier for tier in discovery.tiers_without_counts(rows)}
         if self._tiers is None or not named.keys() <= self._tiers.keys():
@@ -151,8 +166,9 @@ class CatalogReader:
     async def _ask(self, connection: ServiceConnection, sql: str, *args: Any) -> Sequence[Any]:
         if self.connection_lost:
             raise ConnectionError("the connection broke during this poll")
-        async with asyncio.timeout(self._query_timeout):
-            return await connection.fetch(sql, *args)
+        with stray_cancellations_are_errors():
+            async with asyncio.timeout(self._query_timeout):
+                return await connection.fetch(sql, *args)
 
     def _warn_of_privilege(self, denial: Denial, consequence: str) -> None:
         text = "the database user may not read %s: %s; an administrator can change that with: %s"
@@ -182,3 +198,8 @@ class CatalogReader:
 def _denial(error: Exception, connection: ServiceConnection) -> Denial | None:
     """What the server says may not be read, if that is what the error says."""
     return None if costs_the_connection(error, connection) else discovery.read_denial(str(error))
+
+
+def _says_anywhere(address: str) -> bool:
+    parts = split_address(address)
+    return parts is not None and is_wildcard(parts[0])

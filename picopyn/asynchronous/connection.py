@@ -11,6 +11,8 @@ from typing import Any
 
 import asyncpg
 
+from picopyn.asynchronous.buffered import put_in_front
+
 
 class Connection(asyncpg.Connection):
     """A connection with asyncpg's whole surface: `fetch`, `fetchrow`, `fetchval`, `execute`, `prepare`, `close`, ….
@@ -35,6 +37,14 @@ class Connection(asyncpg.Connection):
         if self.on_notice is not None:
             self.on_notice(fields.get("M", ""))
         super()._process_log_message(fields, last_query)
+
+    def read_into_kept_buffer(self) -> bool:
+        """Read replies into a buffer that is kept, where the event loop would make a new one for each.
+
+        Returns:
+            Whether it does from now on.
+        """
+        return put_in_front(getattr(self, "_transport", None), getattr(self, "_protocol", None))
 
     def forget_statements(self) -> None:
         """Prepare every statement again at its next use; those at the server are closed with the next one."""

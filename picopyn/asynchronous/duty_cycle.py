@@ -5,6 +5,9 @@ Pure: time comes in as an argument. It decides when the next question may be sen
 
 from __future__ import annotations
 
+#: Waits shorter than this (seconds) are none: a timer cannot be set so finely.
+_TICK = 1e-6
+
 
 class DutyCycle:
     """Holds the time spent on questions to a share of all time.
@@ -33,7 +36,8 @@ class DutyCycle:
     def delay(self, now: float) -> float:
         """Seconds until the next question may begin; 0 when it may begin now."""
         self._refill(now)
-        return max(0.0, -self._credit / self._share)
+        delay = -self._credit / self._share
+        return delay if delay > _TICK else 0.0
 
     def _refill(self, now: float) -> None:
         if self._as_of is not None and now > self._as_of:

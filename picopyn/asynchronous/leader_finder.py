@@ -22,6 +22,7 @@ from picopyn.asynchronous.service_connection import (
     costs_the_connection,
     drop,
     say_goodbye,
+    stray_cancellations_are_errors,
 )
 from picopyn.dialects.picodata.leader_question import LeaderAnswer, read_leader_reply
 from picopyn.dialects.picodata.versions import LOCAL_EXECUTION, may_be_at_least
@@ -93,9 +94,7 @@ class LeaderFinder:
             task = asyncio.create_task(self._ask_all(question, nodes), name="picopyn.leader.find")
             self._asking[replicaset_uuid] = task
             task.add_done_callback(lambda _: self._asking.pop(replicaset_uuid, None))
-        await asyncio.wait(
-            {task}
-        )  # not awaited itself: a cancelled caller must not cancel the others' answer
+        await asyncio.wait({task})  # not awaited itself: a cancelled caller must not cancel the others' answer
         return None if task.cancelled() else task.result()
 
     async def close(self) -> None:
@@ -111,9 +110,7 @@ class LeaderFinder:
             task.cancel()
 
     async def _ask_all(self, question: tuple[str, Sequence[Any]], nodes: Sequence[Node]) -> str | None:
-        asked = {
-            asyncio.create_task(self._ask(node, question), name="picopyn.leader.ask"): node for node in nodes
-        }
+        asked = {asyncio.create_task(self._ask(node, question), name="picopyn.leader.ask"): node for node in nodes}
         waiting = set(asked)
         try:
             while waiting:
@@ -131,11 +128,12 @@ class LeaderFinder:
     async def _ask(self, node: Node, question: tuple[str, Sequence[Any]]) -> LeaderAnswer:
         connection: ServiceConnection | None = None
         try:
-            async with asyncio.timeout(self._seconds):
-                connection = await self._connect_to(node)
-                if connection is None:
-                    return LeaderAnswer.NO_ANSWER
-                await connection.fetch(question[0], *question[1])
+            with stray_cancellations_are_errors():
+                async with asyncio.timeout(self._seconds):
+                    connection = await self._connect_to(node)
+                    if connection is None:
+                        return LeaderAnswer.NO_ANSWER
+                    await connection.fetch(question[0], *question[1])
         except Exception as error:
             answer = read_leader_reply(str(error)).answer
             _LOG.debug("asked %s who leads: %s (%s)", node.name or node.uuid, answer.name, cause(error))

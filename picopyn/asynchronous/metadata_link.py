@@ -9,7 +9,13 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 
-from picopyn.asynchronous.service_connection import ServiceConnection, cause, drop, say_goodbye
+from picopyn.asynchronous.service_connection import (
+    ServiceConnection,
+    cause,
+    drop,
+    say_goodbye,
+    stray_cancellations_are_errors,
+)
 
 _LOG = logging.getLogger("picopyn.asynchronous.metadata_service")
 
@@ -90,7 +96,8 @@ class MetadataLink:
 
     async def _open(self) -> ServiceConnection | None:
         try:
-            connection = await self._connect(self._on_notice)
+            with stray_cancellations_are_errors():
+                connection = await self._connect(self._on_notice)
         except Exception as error:
             self._failed(cause(error))
             return None

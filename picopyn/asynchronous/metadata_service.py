@@ -35,16 +35,12 @@ from picopyn.asynchronous.question_clock import QuestionClock
 from picopyn.asynchronous.service_connection import ServiceConnection, cause
 from picopyn.dialects.base import Dialect
 from picopyn.query_metadata import PreparedStatementMetadata, QueryMetadataCache
-from picopyn.routing.key_values import ValueMaker
 from picopyn.routing.route import RouteKind, StatementRoute
-from picopyn.routing.sharding import compile_key
 
 _LOG = logging.getLogger(__name__)
 
 #: Texts remembered as not to be asked about, whatever the size of the cache.
 _FEWEST_REMEMBERED = 1000
-#: Random keys tried to find one that a given replicaset owns.
-_MOST_TRIES = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,36 +51,32 @@ class MetadataStats:
         hits: Requests answered from the cache.
         misses: Requests for texts that were not known.
         skipped: Discoveries not begun because too many were pending.
-        learned: Texts the server told something about.
+        learned: Texts learned with a key, a constant bucket, or "any node".
+        not_keyed: Texts learned to have none.
         refused: Texts the server refused.
         unreadable: Answers of the server that could not be read.
-        timed_out: Questions that ran into their deadline.
-        lost: Questions that lost the connection.
+        lost: Questions that cost the connection, by breaking it or by silence.
         checks: Real argument sets that were compared with a learned route.
         differences: Those that differed.
         pending: Discoveries not finished now.
         cached: Texts in the cache now.
-        connected: Whether there is a connection now.
     """
 
     hits: int = 0
     misses: int = 0
     skipped: int = 0
     learned: int = 0
+    not_keyed: int = 0
     refused: int = 0
     unreadable: int = 0
-    timed_out: int = 0
     lost: int = 0
     checks: int = 0
     differences: int = 0
     pending: int = 0
     cached: int = 0
-    connected: bool = False
 
 
-_COUNTERS = tuple(
-    name for name in MetadataStats.__dataclass_fields__ if name not in ("pending", "cached", "connected")
-)
+_COUNTERS = tuple(name for name in MetadataStats.__dataclass_fields__ if name not in ("pending", "cached"))
 
 
 class _Phase(Enum):
@@ -126,9 +118,7 @@ class QueryMetadataService:
     ) -> None:
         rng = rng or random.Random()
         self._dialect = dialect
-        self._bucket_counts = bucket_counts
         self._now = now
-        self._rng = rng
         self._cache = QueryMetadataCache(cache_size)
         self._clock = clock or QuestionClock(now)
         self._dialogue = BucketDialogue(dialect, bucket_counts, self._clock, rng)
@@ -156,7 +146,7 @@ class QueryMetadataService:
         found = self._cache.get(query)
         if found is not None:
             self._counts["hits"] += 1
-            if found.route is not None or not self._can_be_completed(found):
+            if not self._can_be_completed(found):
                 return found
         else:
             self._counts["misses"] += 1
@@ -179,7 +169,7 @@ class QueryMetadataService:
             after `close`.
         """
         found = self._cache.get(query)
-        if found is not None and (found.route is not None or not self._can_be_completed(found)):
+        if found is not None and not self._can_be_completed(found):
             self._counts["hits"] += 1
             return found
         if self._phase is not _Phase.OPEN or not self._may_ask(query, ask_without_parameters):
@@ -188,9 +178,7 @@ class QueryMetadataService:
         job = self._desk.open(query, urgent=True)
         self._clock.hurry()
         self._ensure_worker()
-        await asyncio.wait(
-            {job.answer}
-        )  # not awaited itself: a cancelled caller must not cancel the others' answer
+        await asyncio.wait({job.answer})  # not awaited itself: a cancelled caller must not cancel the others' answer
         return job.answer.result()
 
     def check_later(self, query: str, args: Sequence[Any]) -> None:
@@ -212,11 +200,12 @@ class QueryMetadataService:
         Returns:
             Text and arguments; None when no keyed SELECT is known, or 10 000 random keys lie elsewhere.
         """
-        counts = self._bucket_counts()
         for query in reversed(tuple(self._cache)):
             metadata = self._cache.get(query)
             if metadata is not None and _is_keyed(metadata) and self._dialect.is_read(query):
-                return self._arguments_for(metadata, counts.get(metadata.route.tier, 0), owns)
+                args = self._dialogue.arguments_within(metadata, owns)
+                if args is not None:
+                    return query, args
         return None
 
     # Memory
@@ -240,12 +229,12 @@ class QueryMetadataService:
 
     def stats(self) -> MetadataStats:
         """Counters and state, now."""
-        return MetadataStats(
-            **self._counts,
-            pending=self._desk.pending,
-            cached=len(self._cache),
-            connected=self._link.connected,
-        )
+        return MetadataStats(**self._counts, pending=self._desk.pending, cached=len(self._cache))
+
+    @property
+    def connected(self) -> bool:
+        """Whether there is a connection that is not known to be gone."""
+        return self._link.connected
 
     # Ending
 
@@ -298,9 +287,13 @@ class QueryMetadataService:
 
     def _ensure_worker(self) -> None:
         if self._phase is _Phase.OPEN and (self._worker is None or self._worker.done()):
-            self._worker = asyncio.create_task(
-                self._work(), name="picopyn.metadata", context=contextvars.Context()
-            )
+            self._worker = asyncio.create_task(self._work(), name="picopyn.metadata", context=contextvars.Context())
+            self._worker.add_done_callback(self._worker_ended)
+
+    def _worker_ended(self, worker: asyncio.Task[None]) -> None:
+        """Whatever ended a worker early, nobody may wait for its answers for ever."""
+        if worker.cancelled() or worker.exception() is not None:
+            self._desk.give_up()
 
     async def _work(self) -> None:
         while (task := self._desk.next()) is not None:
@@ -340,6 +333,8 @@ class QueryMetadataService:
             return
         self._counts["unreadable"] += finding.unreadable
         self._note(job.query, finding.outcome)
+        if finding.metadata is not None and finding.metadata.route is not None:
+            self._counts["learned" if _can_be_wrong(finding.metadata) else "not_keyed"] += 1
         if job.outdated:
             self._desk.settle(job, finding.metadata)
         elif finding.metadata is not None:
@@ -354,9 +349,9 @@ class QueryMetadataService:
             self._link.terminate()
 
     def _note(self, query: str, outcome: Outcome) -> None:
+        """Remember whether, and when, a text may be asked about again."""
         now = self._now()
         if outcome is Outcome.LEARNED:
-            self._counts["learned"] += 1
             self._rules.learned(query)
         elif outcome is Outcome.REFUSED:
             self._counts["refused"] += 1
@@ -364,7 +359,7 @@ class QueryMetadataService:
         elif outcome in (Outcome.LATER, Outcome.CHANGED):
             self._rules.put_off(query, FIRST_BACK_OFF, now)
         elif outcome is Outcome.TIMED_OUT:
-            self._counts["timed_out"] += 1
+            self._counts["lost"] += 1
             self._rules.timed_out(query)
         elif outcome is Outcome.LOST:
             self._counts["lost"] += 1
@@ -380,9 +375,7 @@ class QueryMetadataService:
         self._counts["differences"] += 1
         await self._learn_afresh(connection, metadata, check)
 
-    async def _agrees(
-        self, connection: ServiceConnection, metadata: PreparedStatementMetadata, check: Check
-    ) -> bool:
+    async def _agrees(self, connection: ServiceConnection, metadata: PreparedStatementMetadata, check: Check) -> bool:
         """Whether the server's answer does not speak against a route; no answer does not either."""
         answer = await self._dialogue.agrees(connection, metadata, check.args)
         if isinstance(answer, bool):
@@ -404,14 +397,8 @@ class QueryMetadataService:
         try:
             finding = await self._dialogue.learn(connection, check.query)
             fresh = finding.metadata
-            if (
-                fresh is not None
-                and _can_be_wrong(fresh)
-                and not await self._agrees(connection, fresh, check)
-            ):
-                _LOG.warning(
-                    "a learned route differs from the server's answer, the text is not routed by key"
-                )
+            if fresh is not None and _can_be_wrong(fresh) and not await self._agrees(connection, fresh, check):
+                _LOG.warning("a learned route differs from the server's answer, the text is not routed by key")
                 finding = replace(finding, metadata=_not_keyed(wrong))
             self._settle(job, finding)
             self._schedule.restart(check.query)
@@ -430,21 +417,7 @@ class QueryMetadataService:
 
     def _can_be_completed(self, metadata: PreparedStatementMetadata) -> bool:
         """Whether a text of which only the notice is kept can be understood now."""
-        counts = self._bucket_counts()
-        return bool(counts) and (metadata.tier is None or metadata.tier in counts)
-
-    def _arguments_for(
-        self, metadata: PreparedStatementMetadata, bucket_count: int, owns: Callable[[str, int], bool]
-    ) -> tuple[str, tuple[Any, ...]] | None:
-        (parts,) = metadata.route.keys
-        key = compile_key(parts, self._dialect.key_hash, bucket_count)
-        maker = ValueMaker(metadata.parameter_oids, self._rng)
-        for attempt in range(_MOST_TRIES):
-            args = maker.arguments(attempt)
-            bucket = key(args)
-            if bucket is not None and owns(metadata.route.tier, bucket):
-                return metadata.query, tuple(args)
-        return None
+        return metadata.route is None and self._dialogue.understands(metadata.tier)
 
     def _forget_everything(self) -> None:
         """A new connection may have missed DDL: nothing remembered counts any more."""

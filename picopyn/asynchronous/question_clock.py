@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from picopyn.asynchronous.duty_cycle import DutyCycle
+from picopyn.asynchronous.service_connection import stray_cancellations_are_errors
 
 T = TypeVar("T")
 
@@ -68,16 +69,18 @@ class QuestionClock:
             Exception: Whatever the question raised.
         """
         await self._turn()
-        begun, most = self._now(), math.inf
+        begun, hurried, most = self._now(), self._hurry.is_set(), math.inf
         try:
-            async with asyncio.timeout(self._limit()) as self._deadline:
-                return await question()
+            with stray_cancellations_are_errors():
+                async with asyncio.timeout(self._limit()) as self._deadline:
+                    return await question()
         except TimeoutError:
             most = TIMED_OUT_SECONDS
             raise
         finally:
             self._deadline = None
-            self._duty.spent(min(most, self._now() - begun), self._now())
+            if not hurried:  # what a caller waits for is not background work
+                self._duty.spent(min(most, self._now() - begun), self._now())
 
     @property
     def _hurried_seconds(self) -> float:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
 import asyncpg
@@ -53,9 +53,7 @@ class ServiceConnection(Protocol):
         """All rows of one statement, each readable by column name."""
         ...
 
-    async def prepare(
-        self, query: str, *, name: str | None = None, timeout: float | None = None
-    ) -> PreparedQuestion:
+    async def prepare(self, query: str, *, name: str | None = None, timeout: float | None = None) -> PreparedQuestion:
         """Prepare a statement; `name=""` leaves nothing behind in the server's store."""
         ...
 
@@ -87,8 +85,29 @@ def costs_the_connection(error: BaseException, connection: ServiceConnection | N
         return True
     if isinstance(error, asyncpg.PostgresError):
         return str(getattr(error, "sqlstate", None) or "").startswith(_FATAL_STATES)
-    # asyncpg's own DataError (an argument that does not fit its type) is raised before anything is sent.
-    return not isinstance(error, asyncpg.exceptions.DataError)
+    # An argument that does not fit its type: raised before anything is sent, as an InterfaceError that is a ValueError.
+    return not (isinstance(error, asyncpg.InterfaceError) and isinstance(error, ValueError))
+
+
+def was_cancelled() -> bool:
+    """Whether somebody cancelled the current task; a CancelledError without that is an accident of what was awaited."""
+    task = asyncio.current_task()
+    return task is None or task.cancelling() > 0
+
+
+@contextlib.contextmanager
+def stray_cancellations_are_errors() -> Iterator[None]:
+    """Turn a CancelledError that nobody asked for into a ConnectionError.
+
+    A connection whose earlier request was cancelled may hand that cancellation to a later one; left alone it would end
+    our task as if its owner had wanted that, and whoever waits for the task would wait for ever.
+    """
+    try:
+        yield
+    except asyncio.CancelledError:
+        if was_cancelled():
+            raise
+        raise ConnectionError("the request was cancelled inside the driver") from None
 
 
 def is_access_denied(error: BaseException) -> bool:

@@ -24,7 +24,7 @@ from typing import Any
 
 from picopyn.asynchronous.announcer import Announcer
 from picopyn.asynchronous.notify_source import NotifyTopologySource
-from picopyn.asynchronous.service_connection import cause
+from picopyn.asynchronous.service_connection import cause, stray_cancellations_are_errors
 from picopyn.asynchronous.single_flight import SingleFlight
 from picopyn.asynchronous.topology_source import PollingTopologySource, TopologySource
 from picopyn.errors import ConfigError, UsageError
@@ -46,6 +46,8 @@ JITTER = 0.1
 FIRST_RETRY = 0.5
 #: Shortest interval that `update_interval` accepts, in seconds.
 SHORTEST_INTERVAL = 1.0
+#: Waits shorter than this (seconds) are none: a timer cannot be set so finely.
+_TICK = 1e-6
 #: Seconds `stop` waits for tasks or a source that ignore their cancellation.
 _STOP_GRACE = 2.0
 
@@ -202,7 +204,8 @@ class TopologyTracker:
     async def _refresh(self) -> None:
         """One refresh: the job of the single flight."""
         try:
-            await self._source.refresh()
+            with stray_cancellations_are_errors():
+                await self._source.refresh()
         except Exception as error:
             self._clock.ended(self._log_failure(error))
             if self._untold:
@@ -282,7 +285,7 @@ class _RefreshClock:
     async def until_due(self) -> None:
         """Wait until a background refresh is due; the caller begins it at once."""
         loop = asyncio.get_running_loop()
-        while (delay := self._due() - loop.time()) > 0:
+        while (delay := self._due() - loop.time()) > _TICK:
             self._changed.clear()
             await _wait(self._changed, delay)
         self._triggered = False

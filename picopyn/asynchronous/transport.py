@@ -61,6 +61,7 @@ class Dialer:
             server_settings=self._start_up(purpose),
             connection_class=Connection,
         )
+        connection.read_into_kept_buffer()
         connection.on_notice = on_notice
         connection.endpoint = address
         return connection  # type: ignore[no-any-return]

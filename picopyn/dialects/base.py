@@ -130,6 +130,10 @@ class Dialect(Protocol):
         """What a server's error means."""
         ...
 
+    def is_partial(self, sqlstate: str | None, message: str) -> bool:
+        """Whether an error leaves open what the statement did at other replicasets, if it concerned several."""
+        ...
+
     def parse_notice(self, text: str) -> StatementNotice | None:
         """The statement metadata in a notice, or None when it is another notice."""
         ...

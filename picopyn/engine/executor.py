@@ -278,10 +278,10 @@ class Executor:
             self._counters.outcome_unknown += not repeatable
             raise failures.timed_out(request, pool.node, repeatable=repeatable) from error
         fault = self._cluster.fault(error)
-        if fault in (Fault.LOST, Fault.NOT_SENT):
-            pool.drop(link, "broken")
-        else:
+        if self._cluster.runtime.fault(error) is None:
             self.give(pool, link)
+        else:
+            pool.drop(link, "broken")
         return await self._act(request, pool.node, error, fault), None
 
     async def _prepare_again(self, request: Request, pool: NodePool, link: Link) -> tuple[_Verdict, Any]:
@@ -302,9 +302,9 @@ class Executor:
         if action is Action.RAISE:
             self._raise(request, node, error, fault)
         request.tried(node, f"{fault.value}: {failures.first_line(error)}")
-        if action is Action.OUTCOME_UNKNOWN:
+        if action is Action.OUTCOME_UNKNOWN or self._is_half_done(request, error, fault):
             self._counters.outcome_unknown += 1
-            raise failures.write_lost(request, node) from error
+            raise failures.outcome_unknown(request, node, error, self._cluster.runtime.fault(error)) from error
         self._counters.retried(fault)
         if action is Action.AWAIT_REFRESH:
             await self._await_refresh(request, node)
@@ -320,6 +320,13 @@ class Executor:
         if fault is Fault.LOST:
             raise request.annotate(ConnectionLost(f"{node.address}: {failures.first_line(error)}")) from error
         raise error
+
+    def _is_half_done(self, request: Request, error: Exception, fault: Fault) -> bool:
+        """Whether a write over several replicasets was refused by one, and may have happened at another."""
+        if fault in (Fault.NOT_SENT, Fault.LOST) or self._repeatable(request):
+            return False
+        spread = request.plan is not None and not request.plan.direct
+        return spread and self._dialect.is_partial(getattr(error, "sqlstate", None), str(error))
 
     def _repeatable(self, request: Request) -> bool:
         if request.idempotent is not None:

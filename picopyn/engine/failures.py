@@ -6,7 +6,7 @@ No parameter value and no secret gets into a text here.
 from __future__ import annotations
 
 from picopyn.engine.request import Request
-from picopyn.errors import AcquireTimeout, CallTimeout, NoNodeAvailable, WriteLost, WriteTimeout
+from picopyn.errors import AcquireTimeout, CallTimeout, Fault, NoNodeAvailable, OutcomeUnknown, WriteLost, WriteTimeout
 from picopyn.routing.health import Health
 from picopyn.routing.plan import Plan
 from picopyn.topology import Node, TopologySnapshot
@@ -28,14 +28,21 @@ def timed_out(request: Request, node: Node, *, repeatable: bool) -> CallTimeout:
     return request.annotate(WriteTimeout(f"{text}. It may still take effect"))
 
 
-def write_lost(request: Request, node: Node) -> WriteLost:
-    """The connection broke under a statement that must not be repeated."""
-    return request.annotate(
-        WriteLost(
-            f"the connection to {node.name} ({node.address}) broke after {request.method}() had sent its statement; it "
-            "may have taken effect. Look before you repeat it, or declare the call idempotent=True"
-        )
-    )
+def outcome_unknown(request: Request, node: Node, error: Exception, broke: Fault | None) -> OutcomeUnknown:
+    """A statement that must not be repeated failed in a way that leaves open whether it happened.
+
+    Args:
+        request: The call.
+        node: Where it was sent.
+        error: What happened.
+        broke: What that means for the connection; None when it is the server who said so.
+    """
+    advice = "Look before you repeat it, or declare the call idempotent=True"
+    if broke is not None:
+        text = f"the connection to {node.name} ({node.address}) broke after {request.method}() had sent its statement"
+        return request.annotate(WriteLost(f"{text}; it may have taken effect. {advice}"))
+    text = f"{request.method}() at {node.name} ({node.address}) failed on its way to another node"
+    return request.annotate(OutcomeUnknown(f"{text}; it may have taken effect, or a part of it. {advice}"))
 
 
 def not_acquired(

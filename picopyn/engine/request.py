@@ -24,8 +24,8 @@ class Request:
         deadline: End of the call on the runtime's clock, or None.
         patience: Until when it may wait for a connection; set at its first wait where there is no deadline.
         sent: Attempts that reached a server.
-        losses: Attempts whose connection broke.
         asked: The server was asked about the text while a leader was missing.
+        losses: Attempts whose connection broke.
         prepared_again: Its prepared statement was renewed.
         waited: It waited for the cluster to change before it could be sent.
         plan: The plan of the attempt in flight.
@@ -69,8 +69,8 @@ class Request:
         self.patience = deadline
         self.idempotent = idempotent
         self.sent = 0
-        self.losses = 0
         self.asked = False
+        self.losses = 0
         self.prepared_again = False
         self.waited = False
         self.plan: Plan | None = None

@@ -75,9 +75,7 @@ class Candidates:
     more evidence.
     """
 
-    def __init__(
-        self, oids: Sequence[int], key_hash: KeyHash, bucket_count: int, named: Sequence[int] = ()
-    ) -> None:
+    def __init__(self, oids: Sequence[int], key_hash: KeyHash, bucket_count: int, named: Sequence[int] = ()) -> None:
         """Make the candidates of one statement.
 
         Args:
@@ -161,9 +159,7 @@ class Candidates:
         if all(seen.buckets == constants for seen in observations):
             return self._weighed((), constants)
         explained = [self._explained(seen) for seen in observations]
-        if any(
-            found | constants != seen.buckets for found, seen in zip(explained, observations, strict=True)
-        ):
+        if any(found | constants != seen.buckets for found, seen in zip(explained, observations, strict=True)):
             return None
         needed = frozenset(bucket for bucket in constants if any(bucket not in found for found in explained))
         return self._weighed(tuple(self._fitting), needed)

@@ -61,9 +61,7 @@ class Corners:
         self._rng = rng
         self._positions = [i for i, oid in enumerate(maker.oids) if oid in SUPPORTED]
         self._corners = {i: corner_values(maker.oids[i]) for i in self._positions}
-        self._literals = {
-            i: tuple(dict.fromkeys(literal_values(maker.oids[i], literals))) for i in self._positions
-        }
+        self._literals = {i: tuple(dict.fromkeys(literal_values(maker.oids[i], literals))) for i in self._positions}
 
     def questions(self, limit: int) -> Iterator[tuple[Any, ...]]:
         """At most `limit` questions, the kinds of corners taking turns: a short limit cuts each of them."""

@@ -174,9 +174,7 @@ class KeyProbe:
             return StatementRoute(RouteKind.ANY_NODE, None, reason="the server says that any node will do")
         bucket_count = self._resolve_tier()
         if bucket_count == 1:
-            return StatementRoute(
-                RouteKind.CONSTANT, self._tier, buckets=(1,), reason="its tier has one bucket"
-            )
+            return StatementRoute(RouteKind.CONSTANT, self._tier, buckets=(1,), reason="its tier has one bucket")
         if reply.scope == "UNKNOWN" and self._named:
             return self._as_named()
         candidates = Candidates(self._oids, self._hash, bucket_count, self._named)

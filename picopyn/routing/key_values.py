@@ -129,11 +129,7 @@ class ValueMaker:
         kind = turn % 3
         if kind == 0:
             return rng.randint(2, 1_000_000) + rng.randrange(1, 1024, 2) / 1024
-        return (
-            float(rng.randint(2, 1_000_000))
-            if kind == 1
-            else rng.randint(2, 9) * 10.0 ** rng.randint(25, 300)
-        )
+        return float(rng.randint(2, 1_000_000)) if kind == 1 else rng.randint(2, 9) * 10.0 ** rng.randint(25, 300)
 
     def _integer(self, oid: int, stage: int) -> int:
         """Small ones first: a parameter may be a limit, or an option with a range."""

@@ -122,7 +122,7 @@ class Planner:
         plan = self._direct[reason].get(owner)
         if plan is not None and (self._health.all_up or not self._health.is_down(plan.candidates[0].node.uuid)):
             return plan
-        return self._without_leader(owner, role, read=read)
+        return self._without_leader(tier, owner, role, read=read)
 
     def for_buckets(self, tier: str, buckets: Iterable[int], role: Role, *, read: bool) -> Plan:
         """Plan a call whose statement touches a set of buckets: one owner, or else as if it had no key."""
@@ -149,7 +149,10 @@ class Planner:
             return Plan((), "unlearned", wait=Wait.LEARN, missing=plan.missing)
         return plan
 
-    def _without_leader(self, owner: str, role: Role, *, read: bool) -> Plan:
+    def _without_leader(self, tier: str, owner: str, role: Role, *, read: bool) -> Plan:
+        leader = self.snapshot.leader(owner)
+        if leader is not None and not leader.host:  # alive, but not for us to dial: others forward to it
+            return self.spread(tier, "no_map")
         if not self.snapshot.leader_known(owner) and not self._suspects(owner):
             return self._among(self.snapshot.members(owner), "no_map")
         if role is Role.PREFER_LEADER and read:

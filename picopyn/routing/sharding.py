@@ -86,9 +86,7 @@ def _compile_single(part: KeyPart, key_hash: KeyHash, bucket_count: int) -> KeyF
 
 def _compile_composite(parts: Sequence[KeyPart], key_hash: KeyHash, bucket_count: int) -> KeyFunction:
     encoders = [key_hash.encoder(part.oid, part.form) for part in parts]
-    steps = tuple(
-        (part.parameter, encode, encode(None)) for part, encode in zip(parts, encoders, strict=True)
-    )
+    steps = tuple((part.parameter, encode, encode(None)) for part, encode in zip(parts, encoders, strict=True))
     bucket = key_hash.bucket
 
     def key(args: Sequence[Any]) -> int | None:

@@ -198,20 +198,28 @@ def _once(target: Path, make: Callable[[Path], None]) -> Path:
 
 
 def _world_readable_copy(directory: Path) -> Path:
+    """The same programs where everybody may run them, with the libraries beside a wheel's package."""
     root = directory.parent
-    mark = hashlib.sha256(f"{root}{(directory / 'postgres').stat().st_mtime_ns}".encode()).hexdigest()[:12]
+    libraries = root.parent.with_name(f"{root.parent.name}.libs")
+    base, pieces = (root.parent.parent, [root, libraries]) if libraries.is_dir() else (root, [root])
+    mark = _mark(f"{root}{(directory / 'postgres').stat().st_mtime_ns}")
 
     def copy(target: Path) -> None:
-        shutil.copytree(root, target, symlinks=True)
+        for piece in pieces:
+            shutil.copytree(piece, target / piece.relative_to(base), symlinks=True, dirs_exist_ok=True)
         for path in [target, *target.rglob("*")]:
             if not path.is_symlink():
                 path.chmod(0o755 if path.is_dir() or os.access(path, os.X_OK) else 0o644)
 
-    return _once(_cache() / f"binaries-{mark}", copy) / directory.name
+    return _once(_cache() / f"binaries-{mark}", copy) / directory.relative_to(base)
+
+
+def _mark(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
 def _template(binaries: PostgresBinaries) -> Path:
-    mark = hashlib.sha256(f"{binaries.version}{binaries.directory}".encode()).hexdigest()[:12]
+    mark = _mark(f"{binaries.version}{binaries.directory}")
 
     def initialise(target: Path) -> None:
         _owned_directory(target, binaries)
@@ -362,8 +370,8 @@ class PostgresServer:
             pause = min(pause * 1.5, 0.05)
 
     def _server_ended(self, directory: Path) -> bool:
-        log = _tail(directory / "log")
-        return "FATAL" in log and "starting up" not in log
+        fatal = [line for line in _tail(directory / "log").splitlines() if "FATAL" in line]
+        return any("starting up" not in line for line in fatal)
 
     def stop(self) -> None:
         """Stop the server at once and remove its directory; does nothing when it is not started."""

@@ -12,7 +12,7 @@ import inspect
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import asyncpg
 
@@ -182,9 +182,7 @@ class ScriptedConnection:
 
     # asyncpg's surface
 
-    async def fetch(
-        self, query: str, *args: Any, timeout: float | None = None, record_class: Any = None
-    ) -> list[Any]:
+    async def fetch(self, query: str, *args: Any, timeout: float | None = None, record_class: Any = None) -> list[Any]:
         """All rows of the scripted answer."""
         self.asked.append(Asked("fetch", query, args))
         return list(await self._answer(("fetch", query), args, timeout))
@@ -223,9 +221,7 @@ class ScriptedConnection:
 
     # How it is played
 
-    async def _answer(
-        self, key: tuple[str, str], args: tuple[Any, ...], timeout: float | None
-    ) -> Sequence[Any]:
+    async def _answer(self, key: tuple[str, str], args: tuple[Any, ...], timeout: float | None) -> Sequence[Any]:
         if self._closed:
             raise asyncpg.InterfaceError("connection is closed")
         if self._busy:
@@ -234,7 +230,8 @@ class ScriptedConnection:
         try:
             async with asyncio.timeout(timeout):
                 await asyncio.sleep(0)  # a real answer never comes in the same step
-                return await self._play(self._next(key), args)
+                answer: Sequence[Any] = await self._play(self._next(key), args)
+                return answer
         finally:
             self._busy = False
 
@@ -243,10 +240,11 @@ class ScriptedConnection:
         if not answers:
             if self._fallback is not None:
                 return self._fallback
-            return asyncpg.PostgresSyntaxError(f"the script has no answer for this {key[0]}: {key[1]}")
+            error: BaseException = asyncpg.PostgresSyntaxError(f"the script has no answer for this {key[0]}: {key[1]}")
+            return error
         return answers.pop(0) if len(answers) > 1 else answers[0]
 
-    async def _play(self, answer: Answer, args: tuple[Any, ...]) -> Sequence[Any]:
+    async def _play(self, answer: Answer, args: tuple[Any, ...]) -> Any:
         if callable(answer):
             made = answer(*args)
             return await self._play(await made if inspect.isawaitable(made) else made, args)
@@ -322,7 +320,7 @@ class ScriptedConnections:
         if isinstance(outcome, BaseException):
             raise outcome
         if isinstance(outcome, ScriptedConnection) and args and callable(args[0]):
-            outcome._on_notice = args[0]
+            outcome._on_notice = cast("Callable[[str], None]", args[0])
         return outcome
 
     def _take(self) -> ScriptedConnection | BaseException | Hang | None:

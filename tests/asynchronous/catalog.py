@@ -10,7 +10,6 @@ import asyncpg
 from picopyn.dialects.picodata import discovery
 from picopyn.testing.scripted_connection import Answer, ScriptedConnection, table
 
-
 #: The class asyncpg raises for XX000, the SQLSTATE Picodata uses for nearly everything.
 ServerError = asyncpg.exceptions.InternalServerError
 
@@ -33,9 +32,7 @@ class Cluster:
     """
 
     leaders: dict[str, str] = field(default_factory=lambda: {"r1": "r1_1", "r2": "r2_1"})
-    states: dict[str, str] = field(
-        default_factory=lambda: dict.fromkeys(("r1_1", "r1_2", "r2_1", "r2_2"), "Online")
-    )
+    states: dict[str, str] = field(default_factory=lambda: dict.fromkeys(("r1_1", "r1_2", "r2_1", "r2_2"), "Online"))
     tiers: dict[str, int] = field(default_factory=lambda: {"default": 3000})
     ranges: dict[str, list[tuple[int, int, str]]] = field(
         default_factory=lambda: {"default": [(1, 1500, "r1"), (1501, 3000, "r2")]}
@@ -66,10 +63,7 @@ class Cluster:
         return table(
             "name uuid replicaset_name replicaset_uuid tier current_state target_state failure_domain "
             "picodata_version address",
-            *(
-                self._instance(number, name, state)
-                for number, (name, state) in enumerate(self.states.items())
-            ),
+            *(self._instance(number, name, state) for number, (name, state) in enumerate(self.states.items())),
         )
 
     def bucket_rows(self, tier: str) -> Answer:

@@ -35,8 +35,7 @@ def test_its_methods_take_what_asyncpg_s_take(ours, theirs, name):
     fake, real = getattr(ours, name), inspect.unwrap(getattr(theirs, name))
     assert inspect.iscoroutinefunction(fake) == inspect.iscoroutinefunction(real)
     shape = [
-        [(each.name, each.kind) for each in inspect.signature(method).parameters.values()]
-        for method in (fake, real)
+        [(each.name, each.kind) for each in inspect.signature(method).parameters.values()] for method in (fake, real)
     ]
     assert shape[0] == shape[1]
 

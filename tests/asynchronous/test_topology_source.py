@@ -28,9 +28,7 @@ class Rig:
             if isinstance(connection, ScriptedConnection):
                 self.cluster.answer(connection)
         self.connect = ScriptedConnections(*self.connections)
-        self.source = PollingTopologySource(
-            self.connect, now=lambda: asyncio.get_running_loop().time(), **options
-        )
+        self.source = PollingTopologySource(self.connect, now=lambda: asyncio.get_running_loop().time(), **options)
         self.topology = Topology()
         self.batches: list[EventBatch] = []
         self.source.listen(self._take)
@@ -126,7 +124,7 @@ async def test_addresses_go_through_the_address_map():
 async def test_a_wildcard_address_is_replaced_by_the_host_that_was_dialled():
     """An instance that advertises 0.0.0.0 is reachable where we reached it."""
     connection = ScriptedConnection()
-    connection.dialled_host = "db.example"
+    connection.endpoint = ("db.example", 4327)
     rig = Rig(connection)
     rows = [list(row) for row in rig.cluster.instance_rows()]
     rows[0][-1] = "0.0.0.0:4327"
@@ -315,9 +313,7 @@ async def test_a_tier_whose_buckets_fail_keeps_its_last_map_while_all_else_is_fr
     rig.cluster.ranges["cold"] = [(1, 10, "r1")]
     await rig.source.refresh()
     failing = ServerError("sbroad: _pico_bucket: Bucket 7 cannot be found. Is rebalancing in progress?")
-    rig.first.when(
-        discovery.BUCKETS, lambda tier: failing if tier == "default" else rig.cluster.bucket_rows(tier)
-    )
+    rig.first.when(discovery.BUCKETS, lambda tier: failing if tier == "default" else rig.cluster.bucket_rows(tier))
     rig.cluster.leaders["r1"] = "r1_2"
     rig.cluster.ranges["cold"] = [(1, 10, "r2")]
     await rig.source.refresh()

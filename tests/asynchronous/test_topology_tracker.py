@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 import random
-from collections.abc import Iterator
+from itertools import pairwise
 
 import pytest
 
@@ -187,7 +187,7 @@ async def test_every_interval_is_stretched_or_shrunk_by_up_to_a_tenth(source):
     """Refreshes come every interval ±10 %, never in step."""
     async with tracking(source, interval=10.0):
         await asyncio.sleep(500)
-        gaps = [b - a for a, b in zip(source.begun, source.begun[1:], strict=False)]
+        gaps = [b - a for a, b in pairwise(source.begun)]
         assert len(gaps) > 40
         assert all(9.0 <= gap <= 11.0 for gap in gaps)
         assert len({round(gap, 3) for gap in gaps}) > 30
@@ -248,7 +248,7 @@ async def test_a_failed_refresh_is_retried_sooner_than_the_interval(source):
         source.error = OSError("gone")
         await asyncio.sleep(20)
         failing = source.begun[1:6]
-        gaps = [b - a for a, b in zip(failing, failing[1:], strict=False)]
+        gaps = [b - a for a, b in pairwise(failing)]
         assert gaps == [pytest.approx(seconds, rel=0.11) for seconds in (0.5, 1.0, 2.0, 3.0)]
 
 
@@ -286,7 +286,7 @@ async def test_a_storm_of_triggers_is_at_most_one_refresh_per_fifth_of_a_second(
             await asyncio.sleep(0.02)
         await asyncio.sleep(0.3)
         background = source.begun[1:]
-        gaps = [b - a for a, b in zip(background, background[1:], strict=False)]
+        gaps = [b - a for a, b in pairwise(background)]
         assert min(gaps) >= 0.2 - 1e-6
         assert 10 <= len(background) <= 12
 
@@ -732,6 +732,98 @@ def test_a_source_belongs_to_one_tracker():
 
 
 @pytest.fixture(autouse=True)
-def nothing_below_info_is_recorded(caplog) -> Iterator[None]:
+def _record_from_info(caplog) -> None:
+    """Debug lines are not counted as log lines by these tests."""
     caplog.set_level(logging.INFO, "picopyn")
-    yield
+
+
+# Under any schedule
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_whatever_is_asked_cancelled_and_stopped_in_whatever_order(seed):
+    """Refreshes never overlap; who was not cancelled has data not older than its call; nothing is left running."""
+
+    @jumping
+    async def play():
+        rng = random.Random(seed)
+        source = ScriptedSource()
+        loop = asyncio.get_running_loop()
+
+        async def refresh():
+            source.begun.append(loop.time())
+            source.overlapped |= source.running > 0
+            source.running += 1
+            begun = loop.time()
+            try:
+                await asyncio.sleep(rng.choice((0, 0.01, 0.1, 1.0)))
+                if rng.random() < 0.2:
+                    raise OSError("gone")
+                source.emit(EventBatch((EventInstance("i", port=1 + len(source.begun) % 60_000),), epoch=1))
+                finished.append(begun)
+            finally:
+                source.running -= 1
+
+        finished: list[float] = []
+        source.refresh = refresh
+        listener = Listener()
+        tracker = TopologyTracker(source, 1.0, rng=rng)
+        await tracker.start(listener)
+
+        async def call():
+            asked, count = loop.time(), len(source.begun)
+            await tracker.refresh_now()
+            assert tracker._phase.name == "STOPPED" or len(source.begun) > count
+            assert tracker._phase.name == "STOPPED" or source.begun[-1] >= asked
+
+        calls = []
+        for _ in range(60):
+            action = rng.random()
+            if action < 0.4:
+                calls.append(asyncio.create_task(call()))
+            elif action < 0.6:
+                tracker.trigger()
+            elif action < 0.8 and calls:
+                rng.choice(calls).cancel()
+            else:
+                await asyncio.sleep(rng.choice((0, 0, 0.005, 0.05, 0.5)))
+        if rng.random() < 0.5:
+            await asyncio.sleep(5)
+        await tracker.stop()
+        outcomes = await asyncio.gather(*calls, return_exceptions=True)
+        assert not [each for each in outcomes if isinstance(each, Exception)]
+        assert not source.overlapped
+        assert source.closed == 1
+
+    play()
+
+
+@jumping
+async def test_a_cancellation_nobody_asked_for_is_a_failed_refresh(source, caplog):
+    """A source that raises CancelledError by accident neither ends the loop nor hangs a caller."""
+
+    async def stray():
+        source.begun.append(0.0)
+        raise asyncio.CancelledError
+
+    async with tracking(source, interval=10.0) as tracker:
+        source.refresh = stray
+        await tracker.refresh_now()
+        await asyncio.sleep(30)
+        assert len(source.begun) > 3
+    assert [record.levelno for record in caplog.records] == [logging.WARNING]
+
+
+@jumping
+async def test_a_listener_cancelled_from_inside_is_one_that_failed(source, listener, caplog):
+    """The next news is told all the same."""
+
+    async def stray():
+        raise asyncio.CancelledError
+
+    listener.action = stray
+    async with tracking(source, listener, interval=60.0) as tracker:
+        await tracker.refresh_now()
+        await tracker.refresh_now()
+        assert len(listener.told) == 2
+    assert {record.levelno for record in caplog.records} == {logging.WARNING}

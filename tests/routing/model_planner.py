@@ -197,11 +197,7 @@ class Model:
             return self._value(condition.parameter, args)
         if isinstance(condition, IsNull):
             return self._value(condition.value, args) is None
-        if (
-            isinstance(condition, Cmp)
-            and not isinstance(condition.left, str)
-            and not isinstance(condition.right, str)
-        ):
+        if isinstance(condition, Cmp) and not isinstance(condition.left, str) and not isinstance(condition.right, str):
             left, right = self._value(condition.left, args), self._value(condition.right, args)
             return None if left is None or right is None else COMPARE[condition.op](left, right)
         if isinstance(condition, Not):

@@ -75,7 +75,7 @@ def test_what_may_have_happened_is_never_sent_again(
     fault: Fault, repeatable: bool, sent: int, losses: int, again: bool
 ) -> None:
     """The law of retrying: after a loss, only what is repeatable; nothing more than three times; never after AUTH."""
-    action = decide(fault, Call(repeatable, sent, losses, again))
+    action = decide(fault, Call(repeatable, sent, losses, prepared_again=again))
     if fault is Fault.LOST and not repeatable:
         assert action is Action.OUTCOME_UNKNOWN
     else:

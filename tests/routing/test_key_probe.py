@@ -39,9 +39,7 @@ def select(oids: Sequence[int], where: Any, *, key: tuple[str, ...] = ("id",), *
     return Model(key, tuple(oids), (where,), **options)
 
 
-def insert(
-    oids: Sequence[int], *rows: tuple[Any, ...], key: tuple[str, ...] = ("id",), **options: Any
-) -> Model:
+def insert(oids: Sequence[int], *rows: tuple[Any, ...], key: tuple[str, ...] = ("id",), **options: Any) -> Model:
     """An INSERT of rows, of which only the key columns are given."""
     return Model(key, tuple(oids), rows=rows, **options)
 
@@ -110,9 +108,7 @@ def test_a_long_key_among_many_parameters_is_found() -> None:
         ),
         (insert([INT, TEXT, INT] * 2, (P(1),), (P(4),)), {(1,), (4,)}, ()),
         (
-            insert(
-                [INT, TEXT, TEXT] * 10, *((P(3 * r + 2), P(3 * r + 1)) for r in range(10)), key=("b", "a")
-            ),
+            insert([INT, TEXT, TEXT] * 10, *((P(3 * r + 2), P(3 * r + 1)) for r in range(10)), key=("b", "a")),
             {(3 * r + 2, 3 * r + 1) for r in range(10)},
             (),
         ),
@@ -329,9 +325,7 @@ def test_a_named_double_still_needs_its_form(cast: bool) -> None:
 def test_a_server_that_does_not_name_buckets_is_trusted_for_simple_keys() -> None:
     """25.6 says `unknown` for an INSERT: the named key counts where its types have one form, else not."""
     for oid, kind in ((INT, RouteKind.KEYED), (DOUBLE, RouteKind.NOT_KEYED)):
-        probe = KeyProbe(
-            "", [oid], "default", [(1, oid)], {"default": 3000}, PICODATA_KEY_HASH, random.Random(1)
-        )
+        probe = KeyProbe("", [oid], "default", [(1, oid)], {"default": 3000}, PICODATA_KEY_HASH, random.Random(1))
         probe.answer(BucketScope.UNKNOWN, ())
         assert probe.next_question() is None
         assert probe.result().kind is kind
@@ -464,7 +458,5 @@ def test_a_route_is_checked_with_real_arguments(
 
 def test_moments_are_aware() -> None:
     """Every moment that is asked with says its zone, so that no local time takes part."""
-    for question in learn(
-        select([DATETIME, DATETIME], eq("id", P(1))), "'2023-07-07' '2023-07-07T12:00:00'"
-    ).questions:
+    for question in learn(select([DATETIME, DATETIME], eq("id", P(1))), "'2023-07-07' '2023-07-07T12:00:00'").questions:
         assert all(value is None or value.tzinfo is UTC for value in question)

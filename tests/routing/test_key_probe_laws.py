@@ -145,9 +145,7 @@ class Statements:
             BOOL: lambda: rng.random() < 0.5,
             INT: lambda: rng.randint(-(2**63), 2**63 - 1) >> rng.choice((0, 30, 50)),
             TEXT: lambda: "".join(rng.choices("abcЖ🙂 0123", k=rng.randint(0, 8))),
-            DOUBLE: lambda: (
-                rng.choice((1.0, 1e18, 1e-9, -1.0)) * rng.choice((rng.random(), rng.randint(0, 99)))
-            ),
+            DOUBLE: lambda: rng.choice((1.0, 1e18, 1e-9, -1.0)) * rng.choice((rng.random(), rng.randint(0, 99))),
             DECIMAL: lambda: Decimal(rng.randint(-(10**9), 10**9)).scaleb(-rng.randint(0, 6)),
             UUID_OID: lambda: UUID(int=rng.getrandbits(128)),
             MOMENT: lambda: datetime(1950, 1, 1, tzinfo=UTC) + timedelta(microseconds=rng.getrandbits(52)),
@@ -157,8 +155,7 @@ class Statements:
     def text(self) -> str:
         """A text that mentions the literals."""
         return " ".join(
-            f"'{value}'" if isinstance(value, str | UUID | datetime) else str(value)
-            for value in self.mentioned
+            f"'{value}'" if isinstance(value, str | UUID | datetime) else str(value) for value in self.mentioned
         )
 
 
@@ -173,9 +170,7 @@ def learn_and_use(statements: Statements, model: Model, seed: int, calls: int = 
         args = statements.arguments(model.oids)
         predicted, actual = learned.predict(model, args), model.buckets(args)
         if predicted is not None and predicted != actual:
-            assert not learned.probe.check(learned.route, args, *model.answer(args)), (
-                "a check finds every difference"
-            )
+            assert not learned.probe.check(learned.route, args, *model.answer(args)), "a check finds every difference"
             astray += actual is None or not actual <= predicted
     return learned, astray
 

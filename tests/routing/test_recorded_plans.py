@@ -15,9 +15,7 @@ from picopyn.routing.route import RouteKind
 from tests.routing.dialogue import learn
 from tests.routing.model_planner import Cmp, In, L, Model, Opaque, P, both, eq
 
-STATEMENTS = json.loads((Path(__file__).parents[1] / "recorded" / "picodata-plans.json").read_text())[
-    "statements"
-]
+STATEMENTS = json.loads((Path(__file__).parents[1] / "recorded" / "picodata-plans.json").read_text())["statements"]
 
 ID = ("id",)
 BY_ID = eq("id", P(1))
@@ -89,8 +87,7 @@ def model_of(row: Mapping[str, Any]) -> Model:
 def arguments_of(row: Mapping[str, Any]) -> tuple[Any, ...]:
     """The recorded parameters as Python arguments."""
     return tuple(
-        None if given["text"] is None else READERS.get(given["oid"], int)(given["text"])
-        for given in row["params"]
+        None if given["text"] is None else READERS.get(given["oid"], int)(given["text"]) for given in row["params"]
     )
 
 
@@ -104,9 +101,7 @@ def recorded_buckets(row: Mapping[str, Any]) -> frozenset[int] | None:
 def test_what_is_learned_gives_the_recorded_buckets(row: Mapping[str, Any]) -> None:
     """For every recorded statement with parameters: the server's buckets, or not keyed."""
     if row["sql"] in CONVERTED:
-        pytest.skip(
-            "the hash of a converted parameter is the model's `test_a_converted_parameter_is_not_keyed`"
-        )
+        pytest.skip("the hash of a converted parameter is the model's `test_a_converted_parameter_is_not_keyed`")
     model, args = model_of(row), arguments_of(row)
     if row["buckets"] == "= any":
         assert learn(model, row["sql"]).route.kind is RouteKind.ANY_NODE
@@ -122,9 +117,7 @@ def test_what_is_learned_gives_the_recorded_buckets(row: Mapping[str, Any]) -> N
 
 def test_most_recorded_statements_are_learned() -> None:
     """Unlearned is what asks all buckets, has a literal in its key, or contradicts itself."""
-    unlearned = {
-        row["sql"] for row in ROWS if learn(model_of(row), row["sql"]).route.kind is RouteKind.NOT_KEYED
-    }
+    unlearned = {row["sql"] for row in ROWS if learn(model_of(row), row["sql"]).route.kind is RouteKind.NOT_KEYED}
     assert unlearned == {
         "SELECT * FROM o WHERE id = $1 + 1",
         "SELECT * FROM o WHERE id = $1 AND id = $2",
@@ -151,8 +144,6 @@ class Converted(Model):
 )
 def test_a_converted_parameter_is_not_keyed(oid: int, args: Any, buckets: set[int]) -> None:
     """A parameter that is hashed as another type than its own gives buckets that no choice explains."""
-    model = Converted(
-        K, (oid,), (eq("k", P(1)),), refuses=lambda asked: oid == 25 and len(asked[0] or "") != 36
-    )
+    model = Converted(K, (oid,), (eq("k", P(1)),), refuses=lambda asked: oid == 25 and len(asked[0] or "") != 36)
     assert model.buckets(args) == buckets
     assert learn(model).route.kind is RouteKind.NOT_KEYED

@@ -1,0 +1,1 @@
+"""Tests of the embedded cluster and the other tools of `picopyn.testing`."""

@@ -1,4 +1,4 @@
-"""Helpers for the tests of the embedded cluster: raw asyncpg connections, and whether a statement runs or hangs."""
+"""Raw asyncpg connections to the embedded cluster, and whether a statement runs or hangs."""
 
 from __future__ import annotations
 
@@ -38,14 +38,15 @@ async def connect() -> AsyncIterator[Connect]:
         connection.terminate()
 
 
-async def hangs(cluster: PicodataCluster, at: str, step: Awaitable[Any], count: int = 1) -> asyncio.Task[Any]:
-    """Start a statement and return its task once `count` statements hang at the instance.
+async def hangs(cluster: PicodataCluster, at: str, step: Awaitable[Any]) -> asyncio.Task[Any]:
+    """Start a statement and return its task once one more statement hangs at the instance.
 
     Raises:
         ClusterError: It did not come to hang.
     """
+    before = cluster.counters()[at].hanging
     task = asyncio.ensure_future(step)
     await asyncio.sleep(0)
-    await asyncio.to_thread(cluster.wait_hanging, count, at)
+    await asyncio.to_thread(cluster.wait_hanging, before + 1, at)
     assert not task.done(), task
     return task

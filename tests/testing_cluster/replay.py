@@ -1,8 +1,8 @@
 """Plays the recorded conversations of a real Picodata against a cluster, and compares the answers.
 
-Equal means equal after the file's placeholders; of a plan the column name, the buckets line and the number of rows count;
-the order of rows counts only with ORDER BY. Names and literals may be replaced on the way: then the same replacement is
-expected in the answers.
+Equal means equal after the file's placeholders; of a plan the column name, the buckets line and the number
+of rows count; the order of rows counts only with ORDER BY. Names and literals may be replaced on the way:
+then the same replacement is expected in the answers.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ BARE_PASSWORD = "Secret-123"
 #: Statements whose names and numbers mean something of their own.
 _AS_IT_IS = r"pico_|^SELECT [$\d].*[+/]|^SELECT 1|^EXPLAIN SELECT 1$|^Parse duplicate"
 
-#: What each step of section "messages" sends: the file only describes it. `{t}` is the table called t1 in the file.
+#: What each step of section "messages" sends: the file only describes it. `{t}` is the table called t1 in
+# the file.
 MESSAGES: dict[str, Callable[[Rename], list[bytes]]] = {
     "Bind unknown statement": lambda _: [wire.bind(statement="nostmt"), wire.SYNC],
     "Execute unknown portal": lambda _: [wire.execute("noportal"), wire.SYNC],
@@ -205,7 +206,7 @@ def _rows_sorted(expected: list[Answer], got: list[Answer]) -> tuple[list[Answer
 
 
 class Player:
-    """Plays sections, in the file's order, against the leader of default_1; gives (conversation, difference or None)."""
+    """Plays sections, in order, at the leader of default_1; gives (conversation, difference or None)."""
 
     def __init__(self, cluster: PicodataCluster, rename: Rename | None = None) -> None:
         self._cluster = cluster

@@ -9,11 +9,13 @@ ALIVE = dict.fromkeys(["default_1_1", "default_1_2", "default_2_1", "default_2_2
 
 
 def scene(at: str, *, tier: str = "default", masters: dict[str, str] | None = None, **life: Life) -> Scene:
+    """What the instance `at` sees, with these lives."""
     home = at.rpartition("_")[0]
     return Scene(at, home, tier, masters or MASTERS, {**ALIVE, **life})
 
 
 def keyed(replicaset: str, *, reads: bool = False, preference: str = "leader") -> Need:
+    """A keyed statement of one replicaset."""
     return Need(Kind.SHARDED, "default", frozenset({replicaset}), reads, preference)
 
 

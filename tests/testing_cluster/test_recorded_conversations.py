@@ -2,8 +2,6 @@
 
 from collections.abc import Callable
 
-import pytest
-
 from picopyn.testing import PicodataCluster, UserShape
 from picopyn.testing.picodata.planner.hash import bucket_of
 from tests.testing_cluster.replay import BARE_PASSWORD, CONVERSATIONS, Player, Rename
@@ -66,14 +64,14 @@ def unequal(player: Player, sections: list[str]) -> dict[tuple[str, str], str]:
 
 
 def test_recorded_conversations_are_answered_equally(picopyn_fresh_cluster: Factory) -> None:
-    """Every recorded exchange, in the file's order; what is not equal is listed with its reason."""
+    """In the file's order; what is not equal is listed with its reason."""
     found = unequal(Player(recorded_cluster(picopyn_fresh_cluster)), SECTIONS)
     assert found.keys() == UNEQUAL.keys(), found
     assert len(UNEQUAL) <= len(CONVERSATIONS) // 20
 
 
 def test_recorded_conversations_hold_for_other_names_and_literals(picopyn_fresh_cluster: Factory) -> None:
-    """With tables, columns and literals renamed on both sides the answers are equal: they are not looked up."""
+    """Tables, columns and literals are renamed on both sides: answers are not looked up."""
     player = Player(recorded_cluster(picopyn_fresh_cluster), other_names())
     found = unequal(player, [section for section in SECTIONS if section not in ("startup", "auth", "simple")])
     assert found.keys() <= UNEQUAL.keys(), found

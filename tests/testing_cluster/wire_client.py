@@ -1,6 +1,7 @@
 """A small raw client for the PostgreSQL protocol: it sends what it is told and writes down every answer.
 
-Answers have the form of `tests/recorded/picodata-conversations.json`: `["T", [[name, oid], …]]`, `["D", [value, …]]`, …
+Answers have the form of `tests/recorded/picodata-conversations.json`: `["T", [[name, oid], …]]`, `["D",
+[value, …]]`, …
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ FLUSH = packed("H")
 
 
 class WireClient:
-    """One connection; `exchange` sends bytes and gives the answers up to ReadyForQuery or the end of the connection."""
+    """One connection; `exchange` sends bytes and gives the answers up to ReadyForQuery or the end."""
 
     def __init__(self, host: str, port: int, *, timeout: float = 10.0) -> None:
         self._socket = socket.create_connection((host, port), timeout=timeout)

@@ -72,6 +72,10 @@ class PicodataDialect:
         """What a server's error means; `faults.read_fault` says how far the promise goes."""
         return faults.fault(sqlstate, message)
 
+    def is_partial(self, sqlstate: str | None, message: str) -> bool:
+        """Whether the error speaks only of the part of the statement that was forwarded to one replicaset."""
+        return not faults.read_fault(sqlstate, message).whole
+
     def parse_notice(self, text: str) -> StatementNotice | None:
         """The statement metadata in a notice, or None when it is another notice."""
         return notices.read_notice(text)

@@ -98,5 +98,3 @@ def _state(value: Any) -> tuple[str, int | None]:
     if isinstance(value, list):
         return str(value[0]), int(value[1]) if len(value) > 1 else None
     return str(value or ""), None
-
-

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from picopyn.testing.picodata.laws import Life, Scene
-from picopyn.testing.picodata.model import BucketMap, Instance, Replicaset, Standing, Tier
+from picopyn.testing.picodata.model import Address, BucketMap, Instance, Replicaset, Standing, Tier
 from picopyn.testing.picodata.planner.catalog import Catalog
 from picopyn.testing.picodata.shape import Shape
 from picopyn.testing.picodata.users import ADMIN, Users
@@ -122,9 +122,8 @@ def add_instance(cluster: Cluster, replicaset: str) -> Instance:
     listen = cluster.shape.listen[(raft_id - 1) % len(cluster.shape.listen)]
     reason = "join" if cluster.instances else "boot"
     name = f"{replicaset}_{number}"
-    instance = Instance(
-        name, str(uuid.uuid4()), raft_id, replicaset, home.tier, listen, 0, datetime.now(UTC), reason=reason
-    )
+    address, now = Address(listen), datetime.now(UTC)
+    instance = Instance(name, str(uuid.uuid4()), raft_id, replicaset, home.tier, address, now, reason=reason)
     cluster.instances[name] = instance
     if not home.current_master:
         home.current_master = home.target_master = name

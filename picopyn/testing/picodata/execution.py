@@ -154,30 +154,30 @@ class Execution:
                 continue
             if verdict.waits_answer:
                 self._host.sent.add(asyncio.current_task())
-                await self._hang(self._until_answered(verdict), deadline)
+                await self._hang(self._until_answered(verdict, need), deadline)
             return verdict
 
     async def _until_connected(self, verdict: Verdict, need: Need) -> None:
-        cluster = self._cluster
-
-        def ready() -> bool:
-            missing = [name for name in verdict.waits_connected if not cluster.life(name).connected]
-            if need.kind is Kind.SCHEMA:
-                masters = {item.current_master for item in cluster.of_tier(None)}
-                return not masters & set(missing)
-            return not missing
-
-        await cluster.watch.until(ready)
-
-    async def _until_answered(self, verdict: Verdict) -> None:
-        cluster = self._cluster
-        await cluster.watch.until(
-            lambda: all(cluster.life(name) is not Life.FROZEN for name in verdict.waits_answer)
+        life = self._cluster.life
+        await self._cluster.watch.until(
+            lambda: all(life(name).connected for name in self._still(verdict.waits_connected, need))
         )
-        for name in verdict.waits_answer:
-            if not cluster.life(name).connected:
-                home = cluster.replicasets[cluster.instances[name].replicaset]
+
+    async def _until_answered(self, verdict: Verdict, need: Need) -> None:
+        life = self._cluster.life
+        await self._cluster.watch.until(
+            lambda: all(life(name) is not Life.FROZEN for name in self._still(verdict.waits_answer, need))
+        )
+        for name in self._still(verdict.waits_answer, need):
+            if not life(name).connected:
+                home = self._cluster.replicasets[self._cluster.instances[name].replicaset]
                 raise errors.replicaset_error("Peer closed", home.uuid)
+
+    def _still(self, names: frozenset[str], need: Need) -> frozenset[str]:
+        """Whom a statement still waits for: a schema change asks the masters of the moment, others do not."""
+        if need.kind is not Kind.SCHEMA:
+            return names
+        return names & {home.current_master for home in self._cluster.of_tier(None)}
 
     def _count(self, statement: Statement, verdict: Verdict) -> None:
         tally = self._host.tally

@@ -38,12 +38,12 @@ class Host:
         self.sessions: set[Session] = set()
         self.running: set[asyncio.Task[Any]] = set()
         self.sent: set[asyncio.Task[Any] | None] = set()
-        self.door = Door(instance.host, instance.port, lambda: admit(self))
+        self.door = Door(instance.address.host, instance.address.port, lambda: admit(self))
 
     def open(self) -> None:
         """Start to serve."""
         self.door.attend()
-        self.instance.port = self.door.port
+        self.instance.address.port = self.door.port
         self.instance.life = Life.ALIVE
 
     def start_silent(self) -> None:

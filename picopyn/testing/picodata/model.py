@@ -24,6 +24,20 @@ class Standing:
 
 
 @dataclass(slots=True)
+class Address:
+    """Where an instance listens, and what it tells others if that is not the same."""
+
+    host: str
+    port: int = 0
+    advertised: str | None = None
+
+    def __str__(self) -> str:
+        if self.advertised is not None:
+            return self.advertised
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+@dataclass(slots=True)
 class Instance:
     """One instance; see `_pico_instance` for the words.
 
@@ -39,8 +53,7 @@ class Instance:
     raft_id: int
     replicaset: str
     tier: str
-    host: str
-    port: int
+    address: Address
     changed: datetime
     life: Life = Life.ALIVE
     current: Standing = Standing("Online", 1)
@@ -52,11 +65,6 @@ class Instance:
     def online(self) -> bool:
         """Whether both its states say Online."""
         return self.current.variant == "Online" == self.target.variant
-
-    @property
-    def address(self) -> str:
-        """What it advertises."""
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
 @dataclass(slots=True)

@@ -291,7 +291,7 @@ class PicodataCluster:
         self._order("wait_hanging", count=count, instance=instance, timeout=timeout)
 
     def wait_leader(self, replicaset: str, instance: str | None = None, *, timeout: float = 30.0) -> str:
-        """Return when this instance, or any living one, is the Online master of a replicaset; gives its name."""
+        """Return when this instance, or any living one, leads a replicaset; gives its name."""
         return str(self._order("wait_leader", replicaset=replicaset, instance=instance, timeout=timeout))
 
     # topology
@@ -333,6 +333,10 @@ class PicodataCluster:
     def lose_bucket(self, tier: str, bucket: int | None, instance: str | None = None) -> None:
         """Let `_pico_bucket(tier)` fail over this bucket ("Is rebalancing in progress?"); None: no more."""
         self._order("lose_bucket", tier=tier, bucket=bucket, instance=instance)
+
+    def advertise(self, name: str, address: str | None) -> None:
+        """Let an instance's row show another address (`0.0.0.0:…`, a NAT's, …); None: its own again."""
+        self._order("advertise", name=name, address=address)
 
     def bucket_of(self, table: str, *values: Any) -> int:
         """Bucket of a row, from its sharding key's values in the key's order."""

@@ -22,6 +22,7 @@ from picopyn.testing.picodata.governor import Governor
 from picopyn.testing.picodata.host import Fault, Host
 from picopyn.testing.picodata.laws import Life
 from picopyn.testing.picodata.model import Instance, Standing
+from picopyn.testing.picodata.planner.values import encode_value
 from picopyn.testing.picodata.plans import Plans
 from picopyn.testing.picodata.rows import Rows
 from picopyn.testing.picodata.session import Session
@@ -53,6 +54,7 @@ class Server:
         self._hosts: dict[str, Host] = {}
         self._clients = 0
         self._jobs: set[asyncio.Task[Any]] = set()
+        self._moves: set[asyncio.Task[Any]] = set()
 
     async def start(self) -> None:
         """Make the system tables and open every door."""
@@ -91,6 +93,11 @@ class Server:
         job.add_done_callback(self._jobs.discard)
         return job
 
+    def _moving(self, step: Coroutine[Any, Any, None]) -> None:
+        job = self._later(step)
+        self._moves.add(job)
+        job.add_done_callback(self._moves.discard)
+
     # what the control room may ask
 
     async def describe(self) -> dict[str, Any]:
@@ -100,8 +107,8 @@ class Server:
                 item.name: {
                     "name": item.name,
                     "uuid": item.uuid,
-                    "host": item.host,
-                    "port": item.port,
+                    "host": item.address.host,
+                    "port": item.address.port,
                     "replicaset": item.replicaset,
                     "tier": item.tier,
                 }
@@ -162,6 +169,8 @@ class Server:
         host = self._host(name)
         if host.instance.life is not Life.DEAD:
             raise ControlError(f"{name} is {host.instance.life.value}, not dead")
+        if host.instance.target.variant == "Expelled":
+            raise ControlError(f"{name} was expelled")
         self._governor.returning(host.instance)
         host.start_silent()
         job = self._later(self._come_back(host))
@@ -251,7 +260,7 @@ class Server:
         if duration <= 0:
             await self._move(tier, first, last, to_replicaset)
             return
-        self._later(self._move_slowly(tier, first, last, to_replicaset, duration, steps))
+        self._moving(self._move_slowly(tier, first, last, to_replicaset, duration, steps))
 
     def _check_move(self, tier: str, first: int, last: int, replicaset: str) -> None:
         truth = self._cluster.buckets.get(tier)
@@ -275,7 +284,7 @@ class Server:
         for name in self._hosts:
             lag = views.lag_of(name)
             if lag > 0:
-                self._later(self._follow_later(name, tier, lag))
+                self._moving(self._follow_later(name, tier, lag))
             else:
                 views.follow(name, tier, self._cluster.buckets[tier])
         await self._tell()
@@ -289,10 +298,6 @@ class Server:
         await self._publisher.publish()
         self._cluster.watch.changed()
 
-    async def moving(self) -> bool:
-        """Whether a gradual move is under way or a view is behind."""
-        return not self._settled()
-
     def _settled(self) -> bool:
         names = [name for name in self._hosts if self._cluster.instances[name].current.variant != "Expelled"]
         return self._cluster.views.current(names, self._cluster.buckets)
@@ -300,8 +305,8 @@ class Server:
     async def wait_views(self, timeout: float = 30.0) -> None:
         """Return when no gradual move is under way and every instance sees the true bucket map."""
         async with asyncio.timeout(timeout):
-            while self._jobs:
-                await asyncio.wait(set(self._jobs))
+            while self._moves:
+                await asyncio.wait(set(self._moves))
             await self._cluster.watch.until(self._settled)
         await self._publisher.publish()
 
@@ -319,6 +324,11 @@ class Server:
             self._cluster.views.of(self._host(name).instance.name, tier).lost = bucket
         await self._publisher.publish()
 
+    async def advertise(self, name: str, address: str | None) -> None:
+        """Let an instance advertise another address than its own; None: its own again."""
+        self._host(name).instance.address.advertised = address
+        await self._publisher.publish()
+
     async def inject_error(
         self, instance: str, message: str, sqlstate: str = "XX000", times: int = 1
     ) -> None:
@@ -331,9 +341,10 @@ class Server:
         if host is None:
             raise ControlError("no instance lives")
         statement = self._plans.prepare(sql, (), host.instance.tier)
-        task = Execution(self._cluster, host, self._rows, self._schema).start(statement, (), _ADMIN)
-        result = await task
-        return {"rows": [[_plain(value) for value in row] for row in result.rows], "count": result.count}
+        execution = Execution(self._cluster, host, self._rows, self._schema)
+        result = await execution.start(statement, (), _ADMIN)
+        oids = [oid for _, oid in statement.columns or ()]
+        return {"rows": [list(map(_plain, oids, row)) for row in result.rows], "count": result.count}
 
     async def create_user(self, name: str, password: str, auth: str = "md5") -> None:
         """Make a user without any privilege."""
@@ -384,5 +395,9 @@ def _typed(value: Any) -> Any:
     return _TYPES[value[0]](value[1]) if isinstance(value, list) else value
 
 
-def _plain(value: Any) -> Any:
-    return value if value is None or isinstance(value, bool | int | float | str) else str(value)
+def _plain(oid: int, value: Any) -> Any:
+    """A result value for JSON: its own types as they are, everything else as the wire's text."""
+    if value is None or isinstance(value, bool | int | float):
+        return value
+    encoded = encode_value(oid, 0, value)
+    return None if encoded is None else encoded.decode()

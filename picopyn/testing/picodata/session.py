@@ -268,6 +268,7 @@ class Session(asyncio.Protocol):
     def _fail(self, error: ServerError) -> None:
         self._send(wire.error_response(error.sqlstate, error.message))
         self._skipping = True
+        self._flush()
 
     def _parse(self, message: wire.Parse) -> None:
         self._desk.check_free(message.name)
@@ -314,14 +315,13 @@ class Session(asyncio.Protocol):
             task.cancelled() or task.exception()
             return
         self._busy = False
-        error = task.exception()
-        if error is None:
+        try:
             then(task.result())
-        else:
+        except Exception as error:
             self._answer_failure(error)
         self._go()
 
-    def _answer_failure(self, error: BaseException) -> None:
+    def _answer_failure(self, error: Exception) -> None:
         fault = (
             error if isinstance(error, ServerError) else ServerError("XX000", f"embedded cluster: {error!r}")
         )

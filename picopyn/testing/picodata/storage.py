@@ -1,10 +1,10 @@
 """The rows of the embedded cluster, in one PostgreSQL: each row lives once, whoever owns its bucket.
 
-Hands statements on; how tables are laid out is the planner's affair. Must not know roles of instances, owners of
-buckets or texts of Picodata's errors; it lets `asyncpg.PostgresError` out.
+Hands statements on; how tables are laid out is the planner's affair. Must not know roles of instances,
+owners of buckets or texts of Picodata's errors; it lets `asyncpg.PostgresError` out.
 
-Every instance has its own connections, because functions such as `pico_instance_uuid()` answer for the instance
-asked; its name travels as the session setting `picopyn.instance`.
+Every instance has its own connections, because functions such as `pico_instance_uuid()` answer for the
+instance asked; its name travels as the session setting `picopyn.instance`.
 """
 
 from __future__ import annotations

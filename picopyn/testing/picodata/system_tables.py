@@ -23,8 +23,8 @@ from picopyn.testing.picodata.users import ADMIN
 
 _FIRST_ID = 512
 _FUNCTIONS = f"""
-CREATE TABLE {SCHEMA}._views (instance text, tier text, answer json, fault text, PRIMARY KEY (instance, tier));
-CREATE FUNCTION {SCHEMA}._pico_bucket(tier_name text) RETURNS json LANGUAGE plpgsql STABLE AS $$
+CREATE TABLE {SCHEMA}._views (instance text, tier text, answer json, fault text, PRIMARY KEY (instance,
+tier)); CREATE FUNCTION {SCHEMA}._pico_bucket(tier_name text) RETURNS json LANGUAGE plpgsql STABLE AS $$
 DECLARE shown record;
 BEGIN
   IF tier_name IS NULL THEN
@@ -162,9 +162,9 @@ def _addresses(cluster: Cluster) -> list[dict[str, Any]]:
         {"raft_id": item.raft_id, "address": address, "connection_type": kind}
         for item in cluster.instances.values()
         for kind, address in (
-            ("http", f"{item.host}:{5000 + item.raft_id}"),
-            ("iproto", f"{item.host}:{3300 + item.raft_id}"),
-            ("pgproto", item.address),
+            ("http", f"{item.address.host}:{5000 + item.raft_id}"),
+            ("iproto", f"{item.address.host}:{3300 + item.raft_id}"),
+            ("pgproto", str(item.address)),
         )
     ]
 

@@ -26,7 +26,7 @@ import shlex
 import subprocess
 import urllib.request
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from enum import Enum
@@ -257,6 +257,10 @@ class Target(ABC):
         await self.execute(f"CREATE TABLE {name} ({columns}) {distribution}")
         self._created.append(name)
         return name
+
+    def adopt_tables(self, names: Iterable[str]) -> None:
+        """Let `drop_tables` drop these, too."""
+        self._created += names
 
     @asynccontextmanager
     async def table(self, columns: str, *, distribution: str = "", hint: str = "t") -> AsyncIterator[str]:

@@ -6,9 +6,9 @@ that both kinds share it.
 
 | variable | what it says |
 |---|---|
-| `PICOPYN_TEST_PICODATA_DSN` | connection string of a real cluster, as an administrator; without it a cluster is embedded |
-| `PICOPYN_TEST_PICODATA_HTTP` | its HTTP addresses, `http://host:port,…` or `name=http://host:port,…`: direct hits are read there |
-| `PICOPYN_TEST_PICODATA_KILL` | shell command that ends an instance at once, as `kill -9` does; `{name}` stands for its name |
+| `PICOPYN_TEST_PICODATA_DSN` | connection string of a real cluster, as administrator; without it one is embedded |
+| `PICOPYN_TEST_PICODATA_HTTP` | its HTTP addresses, `http://host:port,…` or `name=http://…,…`: direct hits are there |
+| `PICOPYN_TEST_PICODATA_KILL` | shell command that ends an instance as `kill -9` does; `{name}` stands for its name |
 | `PICOPYN_TEST_PICODATA_START` | shell command that starts it again |
 | `PICOPYN_TEST_PICODATA_FREEZE`, `…_THAW` | shell commands that stop it without ending it, and let it go on |
 
@@ -26,7 +26,7 @@ import shlex
 import subprocess
 import urllib.request
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from enum import Enum
@@ -240,7 +240,7 @@ class Target(ABC):
         """Wait for a condition of the outside world, asking again every 20 ms."""
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout):
-                while not await condition():
+                while not await condition():  # noqa: ASYNC110 - the outside world has no event to wait for
                     await asyncio.sleep(0.02)
                 return
         raise AssertionError(f"not in {timeout:g} s: {what}")
@@ -257,6 +257,10 @@ class Target(ABC):
         await self.execute(f"CREATE TABLE {name} ({columns}) {distribution}")
         self._created.append(name)
         return name
+
+    def adopt_tables(self, names: Iterable[str]) -> None:
+        """Let `drop_tables` drop these, too."""
+        self._created += names
 
     @asynccontextmanager
     async def table(self, columns: str, *, distribution: str = "", hint: str = "t") -> AsyncIterator[str]:

@@ -90,7 +90,6 @@ class QueryMetadataService:
     ) -> None:
         rng = rng or random.Random()
         self._dialect = dialect
-        self._now = now
         self._cache = QueryMetadataCache(cache_size)
         self._clock = clock or QuestionClock(now)
         self._dialogue = BucketDialogue(dialect, bucket_counts, self._clock, rng)
@@ -283,7 +282,7 @@ class QueryMetadataService:
             except Exception as error:
                 _LOG.warning("learning about a statement failed: %s", cause(error))
                 self._lose_connection()
-                self._rules.put_off(task.query, REFUSED_BACK_OFF, self._now())
+                self._rules.put_off(task.query, REFUSED_BACK_OFF, self._clock.now())
             finally:
                 if isinstance(task, Job):
                     self._desk.settle(task, self._cache.get(task.query))
@@ -332,7 +331,7 @@ class QueryMetadataService:
 
     def _note(self, query: str, outcome: Outcome) -> None:
         """Remember whether, and when, a text may be asked about again."""
-        now = self._now()
+        now = self._clock.now()
         if outcome is Outcome.LEARNED:
             self._rules.learned(query)
         elif outcome is Outcome.REFUSED:
@@ -390,7 +389,7 @@ class QueryMetadataService:
     # Small decisions
 
     def _may_ask(self, query: str, without_parameters: bool = False) -> bool:
-        if self._cache.is_known_without_metadata(query) or not self._rules.may_ask(query, self._now()):
+        if self._cache.is_known_without_metadata(query) or not self._rules.may_ask(query, self._clock.now()):
             return False
         return (without_parameters or may_have_parameters(query)) and self._dialect.can_be_asked(query)
 

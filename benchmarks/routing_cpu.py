@@ -40,7 +40,9 @@ class OneNode(TopologySource):
             (
                 EventTier("default", BUCKETS),
                 EventReplicaset(uuid="r1", name="r1", tier="default", leader_uuid="i1"),
-                EventInstance(uuid="i1", name="i1", replicaset_uuid="r1", tier="default", host=host, port=port, online=True),
+                EventInstance(
+                    uuid="i1", name="i1", replicaset_uuid="r1", tier="default", host=host, port=port, online=True
+                ),
                 EventBuckets("default", (BucketRange(1, BUCKETS, "r1"),)),
             ),
             epoch=1,

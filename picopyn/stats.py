@@ -6,7 +6,7 @@ as a gauge: sizes come from the node pools' own sets at the moment of asking, so
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal, get_args
@@ -69,14 +69,12 @@ class TopologyStats:
     Attributes:
         refreshes: Refreshes that succeeded.
         failures: Refreshes that brought nothing.
-        map_failures: Tier → times its bucket map could not be read while the rest could.
         age: Seconds since the last refresh that succeeded; None before the first.
         version: Version of the snapshot in use.
     """
 
     refreshes: int = 0
     failures: int = 0
-    map_failures: Mapping[str, int] = field(default_factory=dict)
     age: float | None = None
     version: int = 0
 
@@ -86,28 +84,32 @@ class MetadataStats:
     """The learning of routes.
 
     Attributes:
-        cache_size: Texts remembered.
-        pending: Texts being asked about.
-        hits: Look-ups that knew the text.
-        misses: Look-ups that did not.
-        learned: Texts learned with a key (or a constant bucket, or "any node").
-        not_keyed: Texts learned to have no key.
-        refused: Questions the server refused.
-        unreadable: Answers that could not be read.
-        skipped: Texts not asked about because too many were pending.
-        dropped: Routes no longer believed: outdated plans, self-checks that differed.
+        hits: Requests answered from the cache.
+        misses: Requests for texts that were not known.
+        skipped: Discoveries not begun because too many were pending.
+        learned: Texts learned with a key, a constant bucket, or "any node".
+        not_keyed: Texts learned to have none.
+        refused: Texts the server refused.
+        unreadable: Answers of the server that could not be read.
+        lost: Questions that cost the connection, by breaking it or by silence.
+        checks: Real argument sets that were compared with a learned route.
+        differences: Those that differed.
+        pending: Discoveries not finished now.
+        cached: Texts in the cache now.
     """
 
-    cache_size: int = 0
-    pending: int = 0
     hits: int = 0
     misses: int = 0
+    skipped: int = 0
     learned: int = 0
     not_keyed: int = 0
     refused: int = 0
     unreadable: int = 0
-    skipped: int = 0
-    dropped: int = 0
+    lost: int = 0
+    checks: int = 0
+    differences: int = 0
+    pending: int = 0
+    cached: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -213,46 +215,4 @@ class Counters:
             acquire_timeouts=self.acquire_timeouts,
             topology=topology,
             metadata=metadata,
-        )
-
-
-class MetadataCounters:
-    """The counters of learning routes; counted by the metadata service, named as in `MetadataStats`."""
-
-    __slots__ = ("dropped", "hits", "learned", "misses", "not_keyed", "refused", "skipped", "unreadable")
-
-    def __init__(self) -> None:
-        self.hits = 0
-        self.misses = 0
-        self.learned = 0
-        self.not_keyed = 0
-        self.refused = 0
-        self.unreadable = 0
-        self.skipped = 0
-        self.dropped = 0
-
-    def snapshot(self, *, cache_size: int, pending: int) -> MetadataStats:
-        """Everything counted so far, with the two gauges of the service."""
-        counted = {name: getattr(self, name) for name in self.__slots__}
-        return MetadataStats(cache_size=cache_size, pending=pending, **counted)
-
-
-class TopologyCounters:
-    """The counters of refreshing the topology, named as in `TopologyStats`; tracker and source count."""
-
-    __slots__ = ("failures", "map_failures", "refreshes")
-
-    def __init__(self) -> None:
-        self.refreshes = 0
-        self.failures = 0
-        self.map_failures: Counter[str] = Counter()
-
-    def snapshot(self, *, age: float | None, version: int) -> TopologyStats:
-        """Everything counted so far, with the two gauges of the snapshot in use."""
-        return TopologyStats(
-            refreshes=self.refreshes,
-            failures=self.failures,
-            map_failures=dict(self.map_failures),
-            age=age,
-            version=version,
         )

@@ -13,9 +13,7 @@ from picopyn.observe import Event, Publisher
 from picopyn.stats import (
     CALL_REASONS,
     Counters,
-    MetadataCounters,
     NodeStats,
-    TopologyCounters,
 )
 
 RETRIED = observe.StatementRetried(node="n", address="h:1", fault=Fault.NOT_LEADER, attempt=1)
@@ -107,18 +105,3 @@ def test_a_pool_without_nodes_has_zeros() -> None:
     assert (stats.size, stats.idle, stats.in_use, stats.waiting) == (0, 0, 0, 0)
     assert stats.topology is None
     assert stats.metadata is None
-
-
-def test_the_counters_of_learning_and_refreshing_have_the_names_of_their_snapshots() -> None:
-    """What is counted is told under the same name."""
-    metadata = MetadataCounters()
-    metadata.learned += 1
-    metadata.unreadable += 2
-    assert metadata.snapshot(cache_size=3, pending=1).learned == 1
-    assert metadata.snapshot(cache_size=3, pending=1).unreadable == 2
-    topology = TopologyCounters()
-    topology.refreshes += 1
-    topology.map_failures["default"] += 1
-    stats = topology.snapshot(age=None, version=0)
-    topology.map_failures["default"] += 1
-    assert (stats.refreshes, stats.map_failures, stats.age) == (1, {"default": 1}, None)

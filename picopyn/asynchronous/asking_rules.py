@@ -81,7 +81,7 @@ class AskingRules:
 
 
 class CheckSchedule:
-    """Which calls' arguments are used to check a learned route: a text's first ones, then samples.
+    """How often calls of a text are offered for a check of its route: its first ones all, then samples.
 
     Args:
         rng: Source of the sampling.
@@ -95,30 +95,23 @@ class CheckSchedule:
         self._size = size
         self._first = first
         self._every = every
-        self._wait: dict[str, list[int]] = {}
+        self._offers: dict[str, int] = {}
 
-    def wants(self, query: str) -> bool:
-        """Whether this call of the text should be checked; called for every routed call, so it is short."""
-        entry = self._wait.get(query)
-        if entry is None:
-            entry = self._begin(query)
-        entry[1] -= 1
-        if entry[1] > 0:
-            return False
-        entry[0] += 1
-        entry[1] = 1 if entry[0] < self._first else self._rng.randint(1, 2 * self._every - 1)
-        return True
+    def offered(self, query: str) -> int:
+        """A call of the text was offered.
+
+        Returns:
+            The how manieth call from now on is to be offered next: 1 for the very next one.
+        """
+        while query not in self._offers and len(self._offers) >= self._size:
+            del self._offers[next(iter(self._offers))]
+        offers = self._offers[query] = self._offers.get(query, 0) + 1
+        return 1 if offers < self._first else self._rng.randint(1, 2 * self._every - 1)
 
     def restart(self, query: str) -> None:
         """The text was learned anew: its first calls are checked again."""
-        self._wait.pop(query, None)
+        self._offers.pop(query, None)
 
     def clear(self) -> None:
         """Forget every text."""
-        self._wait.clear()
-
-    def _begin(self, query: str) -> list[int]:
-        while len(self._wait) >= self._size:
-            del self._wait[next(iter(self._wait))]
-        entry = self._wait[query] = [0, 1]  # checks so far, calls until the next
-        return entry
+        self._offers.clear()

@@ -1,12 +1,12 @@
 """A buffer that is kept, in front of asyncpg's protocol, on asyncio's own event loop.
 
-asyncio reads every reply of a plain protocol into a new object of 256 KiB and shrinks it. With glibc that is an mmap, an
-mremap and an munmap for each reply, about 28 µs, unless something else has raised malloc's threshold before
-(`measurements.md` section 1, finding 1). A `BufferedProtocol` says where to read to instead: here a buffer of 64 KiB that
-all connections of an event loop share, since reading and handing over are one step there.
+asyncio reads every reply of a plain protocol into a new object of 256 KiB and shrinks it. With glibc that is an mmap,
+an mremap and an munmap for each reply, about 28 µs, unless something else has raised malloc's threshold before
+(`measurements.md` section 1, finding 1). A `BufferedProtocol` says where to read to instead: here a buffer of 64 KiB
+that all connections of an event loop share, since reading and handing over are one step there.
 
-It is put in place after the hand-shake, through the public `Transport.set_protocol`. uvloop has a buffer of its own and is
-left alone. If an asyncpg release hides what is needed, connections work without it, and one warning says so;
+It is put in place after the hand-shake, through the public `Transport.set_protocol`. uvloop has a buffer of its own and
+is left alone. If an asyncpg release hides what is needed, connections work without it, and one warning says so;
 `tests/asynchronous/test_buffered.py` finds that release first.
 """
 

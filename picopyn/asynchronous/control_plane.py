@@ -17,9 +17,10 @@ from picopyn.asynchronous.topology_tracker import PollingTopologySource, Topolog
 from picopyn.dialects.base import Dialect
 from picopyn.engine.cluster import Cluster
 from picopyn.engine.executor import Executor
-from picopyn.observe import Publisher, TopologyChanged
+from picopyn.observe import Publisher, RouteLearned, TopologyChanged
+from picopyn.query_metadata import PreparedStatementMetadata
+from picopyn.routing.route import RouteKind, StatementRoute
 from picopyn.settings import PoolSettings
-from picopyn.stats import MetadataStats, TopologyStats
 from picopyn.topology import Node, Topology, TopologyDiff, TopologySnapshot, difference
 
 _LOG = logging.getLogger(__name__)
@@ -60,6 +61,7 @@ class ControlPlane:
             bucket_counts=lambda: self.snapshot.bucket_counts,
             now=now,
             rng=rng,
+            on_learned=self._learned,
         )
         self._finder = LeaderFinder(reach.to, self._key_select)
         self._source: TopologySource = settings.topology_source or PollingTopologySource(
@@ -95,28 +97,6 @@ class ControlPlane:
             self._source.doubt_leader(doubtful.replicaset_uuid)
         self.tracker.trigger()
 
-    def topology_stats(self, now: float) -> TopologyStats:
-        """How the cluster is being looked at."""
-        snapshot = self.snapshot
-        age = None if snapshot.refreshed_at is None else snapshot.age(now)
-        looks = self._cluster.changes.looks if self._cluster is not None else 0
-        return TopologyStats(refreshes=looks, age=age, version=snapshot.version)
-
-    def metadata_stats(self) -> MetadataStats:
-        """How statements are being learned."""
-        stats = self.metadata.stats()
-        return MetadataStats(
-            cache_size=stats.cached,
-            pending=stats.pending,
-            hits=stats.hits,
-            misses=stats.misses,
-            learned=stats.learned,
-            refused=stats.refused,
-            unreadable=stats.unreadable,
-            skipped=stats.skipped,
-            dropped=stats.differences,
-        )
-
     async def close(self) -> None:
         """End everything; the source and the metadata service close their connections."""
         await self.tracker.stop()
@@ -130,6 +110,18 @@ class ControlPlane:
         self.metadata.terminate()
         self._finder.terminate()
         self._reach.terminate()
+
+    def _learned(self, metadata: PreparedStatementMetadata) -> None:
+        """A text was learned. A user who may not read who leads can ask from the first keyed SELECT on."""
+        route: StatementRoute = metadata.route
+        if route.kind is RouteKind.KEYED and any(
+            not self.snapshot.leader_known(replicaset) for replicaset in self.snapshot.replicaset_uuids()
+        ):
+            self.tracker.trigger()
+        if self._publisher.active:
+            self._publisher.notify(
+                RouteLearned(query=metadata.query, kind=route.kind.name, tier=route.tier, reason=route.reason)
+            )
 
     def _key_select(self, replicaset: str) -> tuple[str, tuple[object, ...]] | None:
         owner = self.snapshot.owner

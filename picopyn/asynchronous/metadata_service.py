@@ -17,7 +17,7 @@ import logging
 import random
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import Enum
 from typing import Any
 
@@ -36,44 +36,14 @@ from picopyn.asynchronous.service_connection import ServiceConnection, cause
 from picopyn.dialects.base import Dialect
 from picopyn.query_metadata import PreparedStatementMetadata, QueryMetadataCache
 from picopyn.routing.route import RouteKind, StatementRoute
+from picopyn.stats import MetadataStats
 
 _LOG = logging.getLogger(__name__)
 
+#: Calls to let pass before a check is offered again that could not be taken.
+_OFFER_AGAIN = 10
 #: Texts remembered as not to be asked about, whatever the size of the cache.
 _FEWEST_REMEMBERED = 1000
-
-
-@dataclass(frozen=True, slots=True)
-class MetadataStats:
-    """Counters since the service was made, and the state now.
-
-    Attributes:
-        hits: Requests answered from the cache.
-        misses: Requests for texts that were not known.
-        skipped: Discoveries not begun because too many were pending.
-        learned: Texts learned with a key, a constant bucket, or "any node".
-        not_keyed: Texts learned to have none.
-        refused: Texts the server refused.
-        unreadable: Answers of the server that could not be read.
-        lost: Questions that cost the connection, by breaking it or by silence.
-        checks: Real argument sets that were compared with a learned route.
-        differences: Those that differed.
-        pending: Discoveries not finished now.
-        cached: Texts in the cache now.
-    """
-
-    hits: int = 0
-    misses: int = 0
-    skipped: int = 0
-    learned: int = 0
-    not_keyed: int = 0
-    refused: int = 0
-    unreadable: int = 0
-    lost: int = 0
-    checks: int = 0
-    differences: int = 0
-    pending: int = 0
-    cached: int = 0
 
 
 _COUNTERS = tuple(name for name in MetadataStats.__dataclass_fields__ if name not in ("pending", "cached"))
@@ -100,6 +70,7 @@ class QueryMetadataService:
         rng: Source of the values questions are asked with.
         clock: Pauses and deadlines of questions; the default holds background questions to a tenth of the
             time.
+        on_learned: Told of every text whose route was learned.
 
     Raises:
         ValueError: `cache_size` is below 1.
@@ -115,10 +86,10 @@ class QueryMetadataService:
         now: Callable[[], float] = time.monotonic,
         rng: random.Random | None = None,
         clock: QuestionClock | None = None,
+        on_learned: Callable[[PreparedStatementMetadata], None] | None = None,
     ) -> None:
         rng = rng or random.Random()
         self._dialect = dialect
-        self._now = now
         self._cache = QueryMetadataCache(cache_size)
         self._clock = clock or QuestionClock(now)
         self._dialogue = BucketDialogue(dialect, bucket_counts, self._clock, rng)
@@ -127,6 +98,7 @@ class QueryMetadataService:
         self._rules = AskingRules(max(cache_size, _FEWEST_REMEMBERED))
         self._schedule = CheckSchedule(rng, max(cache_size, _FEWEST_REMEMBERED))
         self._counts = dict.fromkeys(_COUNTERS, 0)
+        self._on_learned = on_learned
         self._phase = _Phase.OPEN
         self._worker: asyncio.Task[None] | None = None
 
@@ -181,15 +153,20 @@ class QueryMetadataService:
         await asyncio.wait({job.answer})  # not awaited itself: a cancelled caller must not cancel the others' answer
         return job.answer.result()
 
-    def check_later(self, query: str, args: Sequence[Any]) -> None:
-        """A routed call of this text has these arguments: the first ones, then samples, are checked in the background.
+    def check_later(self, query: str, args: Sequence[Any]) -> int:
+        """A routed call of this text has these arguments: compare its route with the server's answer, later.
 
-        A difference from the server's answer makes the text not keyed after one fresh attempt, and is
-        logged once.
+        A difference makes the text not keyed after one fresh attempt, and is logged once.
+
+        Returns:
+            The how manieth call of the text from now on is to be offered next: the first ones are all checked, then
+            samples.
         """
-        if self._desk.takes_checks and self._link.connected and self._schedule.wants(query):
-            self._desk.put_check(Check(query, args))
-            self._ensure_worker()
+        if not (self._desk.takes_checks and self._link.connected):
+            return _OFFER_AGAIN
+        self._desk.put_check(Check(query, args))
+        self._ensure_worker()
+        return self._schedule.offered(query)
 
     def keyed_select(self, owns: Callable[[str, int], bool]) -> tuple[str, tuple[Any, ...]] | None:
         """A learned SELECT, and arguments whose key lies in a bucket that somebody owns.
@@ -305,7 +282,7 @@ class QueryMetadataService:
             except Exception as error:
                 _LOG.warning("learning about a statement failed: %s", cause(error))
                 self._lose_connection()
-                self._rules.put_off(task.query, REFUSED_BACK_OFF, self._now())
+                self._rules.put_off(task.query, REFUSED_BACK_OFF, self._clock.now())
             finally:
                 if isinstance(task, Job):
                     self._desk.settle(task, self._cache.get(task.query))
@@ -331,16 +308,20 @@ class QueryMetadataService:
             self._lose_connection()
         if self._phase is _Phase.CLOSED:
             return
+        learned: PreparedStatementMetadata | None = None
         self._counts["unreadable"] += finding.unreadable
         self._note(job.query, finding.outcome)
         if finding.metadata is not None and finding.metadata.route is not None:
             self._counts["learned" if _can_be_wrong(finding.metadata) else "not_keyed"] += 1
+            learned = finding.metadata
         if job.outdated:
             self._desk.settle(job, finding.metadata)
         elif finding.metadata is not None:
             self._cache.set(job.query, finding.metadata)
         elif finding.outcome is Outcome.NOTHING:
             self._cache.set_no_metadata(job.query)
+        if learned is not None and self._on_learned is not None:
+            self._on_learned(learned)
 
     def _lose_connection(self) -> None:
         if self._phase is _Phase.OPEN:
@@ -350,7 +331,7 @@ class QueryMetadataService:
 
     def _note(self, query: str, outcome: Outcome) -> None:
         """Remember whether, and when, a text may be asked about again."""
-        now = self._now()
+        now = self._clock.now()
         if outcome is Outcome.LEARNED:
             self._rules.learned(query)
         elif outcome is Outcome.REFUSED:
@@ -408,12 +389,9 @@ class QueryMetadataService:
     # Small decisions
 
     def _may_ask(self, query: str, without_parameters: bool = False) -> bool:
-        if self._cache.is_known_without_metadata(query) or not self._rules.may_ask(query, self._now()):
+        if self._cache.is_known_without_metadata(query) or not self._rules.may_ask(query, self._clock.now()):
             return False
-        if may_have_parameters(query):
-            return self._dialect.can_be_asked(query)
-        # The dialect judges texts with parameters; one more word at the end changes nothing else.
-        return without_parameters and self._dialect.can_be_asked(f"{query} $1")
+        return (without_parameters or may_have_parameters(query)) and self._dialect.can_be_asked(query)
 
     def _can_be_completed(self, metadata: PreparedStatementMetadata) -> bool:
         """Whether a text of which only the notice is kept can be understood now."""

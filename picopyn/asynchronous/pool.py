@@ -285,12 +285,8 @@ class Pool:
         """Gauges and counters, as of now; the value never changes afterwards."""
         if self._state is _State.NEW:
             return Counters().snapshot()
-        return pool_stats(
-            self._cluster,
-            self._journal,
-            self._control.topology_stats(self._cluster.runtime.now()),
-            self._control.metadata_stats(),
-        )
+        control = self._control
+        return pool_stats(self._cluster, self._journal, control.tracker.stats(), control.metadata.stats())
 
     async def explain_route(self, query: str, *args: Any, role: str | None = None) -> RouteExplanation:
         """Where a call would go now, and why; learns the text first. Nothing is executed."""

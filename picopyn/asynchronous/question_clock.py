@@ -35,6 +35,9 @@ class QuestionClock:
         seconds: Deadline of a question.
         share: Share of the time that background questions may take.
         saved: Seconds of question time that may be saved up.
+
+    Attributes:
+        now: The clock itself.
     """
 
     def __init__(
@@ -44,7 +47,7 @@ class QuestionClock:
         share: float = BACKGROUND_SHARE,
         saved: float = SAVED_SECONDS,
     ) -> None:
-        self._now = now
+        self.now = now
         self._seconds = seconds
         self._duty = DutyCycle(share, saved)
         self._hurry = asyncio.Event()
@@ -69,7 +72,7 @@ class QuestionClock:
             Exception: Whatever the question raised.
         """
         await self._turn()
-        begun, hurried, most = self._now(), self._hurry.is_set(), math.inf
+        begun, hurried, most = self.now(), self._hurry.is_set(), math.inf
         try:
             with stray_cancellations_are_errors():
                 async with asyncio.timeout(self._limit()) as self._deadline:
@@ -80,7 +83,7 @@ class QuestionClock:
         finally:
             self._deadline = None
             if not hurried:  # what a caller waits for is not background work
-                self._duty.spent(min(most, self._now() - begun), self._now())
+                self._duty.spent(min(most, self.now() - begun), self.now())
 
     @property
     def _hurried_seconds(self) -> float:
@@ -90,7 +93,7 @@ class QuestionClock:
         return self._hurried_seconds if self._hurry.is_set() else self._seconds
 
     async def _turn(self) -> None:
-        while not self._hurry.is_set() and (delay := self._duty.delay(self._now())) > 0:
+        while not self._hurry.is_set() and (delay := self._duty.delay(self.now())) > 0:
             try:
                 async with asyncio.timeout(delay):
                     await self._hurry.wait()

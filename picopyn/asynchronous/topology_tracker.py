@@ -28,6 +28,7 @@ from picopyn.asynchronous.service_connection import cause, stray_cancellations_a
 from picopyn.asynchronous.single_flight import SingleFlight
 from picopyn.asynchronous.topology_source import PollingTopologySource, TopologySource
 from picopyn.errors import ConfigError, UsageError
+from picopyn.stats import TopologyStats
 from picopyn.topology import EventBatch, Topology
 
 __all__ = ["NotifyTopologySource", "PollingTopologySource", "TopologySource", "TopologyTracker"]
@@ -98,12 +99,20 @@ class TopologyTracker:
         self._loop_task: asyncio.Task[None] | None = None
         self._shutdown: asyncio.Task[None] | None = None
         self._untold = False
+        self._successes = 0
+        self._failures = 0
         source.listen(self._apply)
 
     @property
     def interval(self) -> float | None:
         """Seconds between two refreshes, or None when periodic tracking is off."""
         return self._clock.interval
+
+    def stats(self) -> TopologyStats:
+        """How refreshing goes, now."""
+        snapshot = self.topology.snapshot
+        age = None if snapshot.refreshed_at is None else snapshot.age(self._now())
+        return TopologyStats(refreshes=self._successes, failures=self._failures, age=age, version=snapshot.version)
 
     async def start(self, on_refresh: RefreshListener | None = None) -> None:
         """Refresh once, then begin to track. A second call does nothing.
@@ -207,12 +216,14 @@ class TopologyTracker:
             with stray_cancellations_are_errors():
                 await self._source.refresh()
         except Exception as error:
+            self._failures += 1
             self._clock.ended(self._log_failure(error))
             if self._untold:
                 self._tell()
         else:
             if self._clock.failures:
                 _LOG.info("the topology can be read again")
+            self._successes += 1
             self._clock.ended(0)
             self._tell()
 

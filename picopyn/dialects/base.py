@@ -30,9 +30,7 @@ class Capability(Enum):
     """What a kind of server can or cannot do; the engine asks for capabilities, never for names."""
 
     SHARDED = "statements have owners"
-    FORWARDING_NEEDS_EVERY_LEADER = (
-        "a statement not executed at its owner hangs while a leader of its tier is dead"
-    )
+    FORWARDING_NEEDS_EVERY_LEADER = "a statement not executed at its owner hangs while a leader of its tier is dead"
     SELECTS_HAVE_NO_EFFECT = "every SELECT may be repeated"
     TRANSACTIONS = "BEGIN means something"
     LEADER_QUESTION = "a keyed SELECT tells whether the asked node is the leader"

@@ -214,7 +214,7 @@ class Cluster:
 
     @property
     def _least_size(self) -> int:
-        """Connections kept to every node; where a dead leader makes others hang, one is the watch that tells at once."""
+        """Connections kept to every node; one is the watch that tells at once when a leader dies."""
         return max(self.settings.min_size, 1 if self._hangs else 0)
 
     def _planner(self, snapshot: TopologySnapshot) -> Planner:

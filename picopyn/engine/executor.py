@@ -52,8 +52,12 @@ class Learner(Protocol):
         """Forget what is known of a text."""
         ...
 
-    def check_later(self, query: str, args: Sequence[Any]) -> None:
-        """Compare, in the background, where a call went with what the server says."""
+    def check_later(self, query: str, args: Sequence[Any]) -> int:
+        """Compare, in the background, where a call went with what the server says.
+
+        Returns:
+            The how manieth call of the text from now on is to be offered next.
+        """
         ...
 
 
@@ -116,8 +120,10 @@ class Executor:
                 self.flights.arrive(link)
                 self.give(pool, link)
                 self._counters.calls["waited_for_leader" if request.waited else plan.reason] += 1
-                if compiled is not None and compiled.due_for_check():
-                    self._learner.check_later(request.query, request.args)
+                if compiled is not None:
+                    compiled.check_in -= 1
+                    if not compiled.check_in:
+                        compiled.check_in = self._learner.check_later(request.query, request.args)
                 return result
             else:
                 rounds += 1
@@ -261,7 +267,7 @@ class Executor:
         """Decide about a failed attempt.
 
         Returns:
-            What the loop does next, and the result where there is one after all. Otherwise it raises the caller's error.
+            What the loop does next, and the result where there is one. Otherwise it raises the caller's error.
         """
         if isinstance(error, Exception) and not request.prepared_again:
             fault = self._cluster.fault(error)

@@ -14,10 +14,6 @@ from picopyn.query_metadata import PreparedStatementMetadata
 from picopyn.routing.route import RouteKind, StatementRoute
 from picopyn.routing.sharding import compile_key, compile_route
 
-#: The first calls of a learned text are all checked against the server, then one in so many (`key-probe.md` rule 12).
-CHECKED_AT_FIRST = 20
-CHECKED_LATER = 1000
-
 
 class CompiledRoute:
     """Where one text runs, ready for use.
@@ -28,10 +24,10 @@ class CompiledRoute:
         buckets: Arguments → set of buckets, or None; set for `KEY_SET`.
         reason: What calls that have a bucket are counted under.
         otherwise: What calls without one are counted under.
-        uses: Calls that ran by it.
+        check_in: The how manieth call from now on is offered for a check of the route.
     """
 
-    __slots__ = ("bucket", "buckets", "metadata", "otherwise", "reason", "route", "tier", "uses")
+    __slots__ = ("bucket", "buckets", "check_in", "metadata", "otherwise", "reason", "route", "tier")
 
     def __init__(
         self,
@@ -47,12 +43,7 @@ class CompiledRoute:
         self.buckets = buckets
         self.reason = "constant" if route.kind is RouteKind.CONSTANT else "keyed"
         self.otherwise = "not_keyed" if bucket is None and buckets is None else "uncomputable"
-        self.uses = 0
-
-    def due_for_check(self) -> bool:
-        """Count one use; whether this one should be compared with what the server says."""
-        self.uses += 1
-        return self.uses <= CHECKED_AT_FIRST or self.uses % CHECKED_LATER == 0
+        self.check_in = 1
 
 
 class MetadataSource(Protocol):

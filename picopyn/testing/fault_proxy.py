@@ -142,6 +142,7 @@ class FaultProxy:
         self.port = 0
         self.weather = _Weather()
         self._links: set[_Link] = set()
+        self._dials: set[asyncio.Task[None]] = set()
         self._accepted = 0
         self._server: asyncio.Server | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -156,9 +157,7 @@ class FaultProxy:
             OSError: The address cannot be taken.
         """
         self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(
-            target=self._loop.run_forever, name="picopyn-fault-proxy", daemon=True
-        )
+        self._thread = threading.Thread(target=self._loop.run_forever, name="picopyn-fault-proxy", daemon=True)
         self._thread.start()
         self._do(self._listen())
         return self
@@ -229,7 +228,9 @@ class FaultProxy:
         """A client connected."""
         self._accepted += 1
         self._links.add(link)
-        asyncio.get_running_loop().create_task(self._dial(link))
+        task = asyncio.get_running_loop().create_task(self._dial(link))
+        self._dials.add(task)
+        task.add_done_callback(self._dials.discard)
 
     def ended(self, link: _Link) -> None:
         """One end of a link is gone."""
@@ -260,6 +261,8 @@ class FaultProxy:
 
     async def _shut(self) -> None:
         await self._unlisten()
+        for task in self._dials:
+            task.cancel()
         await self._each(_Link.cut)
         await asyncio.sleep(0)
 

@@ -37,17 +37,17 @@ ENVIRONMENT_NAME = "PICOPYN_TEST_POSTGRES_BIN"
 """Name of the environment variable that overrides the search: a directory with `initdb` and `postgres`."""
 
 _ORDINARY_USER = "nobody"
-_CONFIGURATION = """
-shared_buffers = 16MB
-fsync = off
-synchronous_commit = on
-full_page_writes = off
-autovacuum = off
-bgwriter_lru_maxpages = 0
-max_worker_processes = 2
-max_logical_replication_workers = 0
-logging_collector = off
-"""
+_CONFIGURATION = {
+    "shared_buffers": "16MB",
+    "fsync": "off",
+    "synchronous_commit": "on",
+    "full_page_writes": "off",
+    "autovacuum": "off",
+    "bgwriter_lru_maxpages": "0",
+    "max_worker_processes": "2",
+    "max_logical_replication_workers": "0",
+    "logging_collector": "off",
+}
 _WATCHDOG = """
 "$@" </dev/null &
 server=$!
@@ -329,7 +329,7 @@ class PostgresServer:
         ]
         log = os.open(directory / "log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         try:
-            self._process = subprocess.Popen(
+            process: subprocess.Popen[bytes] = subprocess.Popen(
                 ["/bin/sh", "-c", _WATCHDOG, "picopyn-postgres", *command],
                 stdin=subprocess.PIPE,
                 stdout=log,
@@ -337,14 +337,17 @@ class PostgresServer:
                 cwd="/",
                 env={**_environment(), "PICOPYN_REMOVE": str(directory)},
                 start_new_session=True,
-                **identity,
+                user=identity.get("user"),
+                group=identity.get("group"),
+                extra_groups=identity.get("extra_groups"),
             )
         finally:
             os.close(log)
-        self._finalizer = weakref.finalize(self, _end, self._process)
+        self._process = process
+        self._finalizer = weakref.finalize(self, _end, process)
 
     def _options(self, major: int, directory: Path) -> list[str]:
-        lines = dict(line.split(" = ") for line in _CONFIGURATION.strip().splitlines())
+        lines = dict(_CONFIGURATION)
         lines |= {
             "unix_socket_directories": str(directory),
             "unix_socket_permissions": "0700" if os.geteuid() != 0 else "0777",

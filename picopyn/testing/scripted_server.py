@@ -251,9 +251,7 @@ class ScriptedServer:
     def start(self) -> ScriptedServer:
         """Start to listen on a free port of 127.0.0.1."""
         self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(
-            target=self._loop.run_forever, name="picopyn-scripted-server", daemon=True
-        )
+        self._thread = threading.Thread(target=self._loop.run_forever, name="picopyn-scripted-server", daemon=True)
         self._thread.start()
         self._do(self._listen())
         return self

@@ -41,7 +41,7 @@ async def test_small_and_large_replies_arrive_whole(connection: Connection) -> N
 async def test_connections_of_one_loop_share_the_buffer(server: PostgresServer) -> None:
     """Interleaved replies never mix."""
     connections = [await asyncpg.connect(server.dsn, connection_class=Connection) for _ in range(4)]
-    assert all([connection.read_into_kept_buffer() for connection in connections])
+    assert all(connection.read_into_kept_buffer() for connection in connections)
 
     async def ask(number: int) -> None:
         for turn in range(50):

@@ -45,9 +45,7 @@ class SentBytes:
     async def _start(self) -> None:
         self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
         port = self._server.sockets[0].getsockname()[1]
-        self._connection = await asyncpg.connect(
-            host="127.0.0.1", port=port, user="u", database="d", ssl=False
-        )
+        self._connection = await asyncpg.connect(host="127.0.0.1", port=port, user="u", database="d", ssl=False)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:

@@ -70,9 +70,7 @@ def test_recorded_keys_land_in_the_recorded_bucket(vector: dict[str, Any]) -> No
     assert older.hex() == vector.get("hash_input_hex", older.hex())
 
 
-@pytest.mark.parametrize(
-    "row", RECORDED["published"], ids=lambda row: str(row.get("values", row.get("note")))
-)
+@pytest.mark.parametrize("row", RECORDED["published"], ids=lambda row: str(row.get("values", row.get("note"))))
 def test_published_keys_land_in_the_published_bucket(row: dict[str, Any]) -> None:
     """The buckets in Picodata's own public tests are ours."""
     if "bucket_ids" in row:
@@ -199,9 +197,7 @@ NUMBERS: tuple[Any, ...] = (
     *(2**64 - 1, 2**64, 10**27, 10**28 - 1, 10**28, 10**400, True, False),
     *(0.0, -0.0, 1.0, 1.9, -1.9, 0.1, 2.0**-52, 2.0**-53, 3.0 + 2.0**-51, 1e-17, 5e-324, 2.0**-1022, 1e16),
     *(2.0**52 + 0.5, 2.0**63, -(2.0**63), 2.0**64, 1e300, -1e300, math.inf, -math.inf, math.nan),
-    *map(
-        Decimal, ("0", "-0", "0.00", "-0.00", "1", "1.0", "1.00", "-1.50", "1E+2", "0E+2", "-0E+3", "1E+27")
-    ),
+    *map(Decimal, ("0", "-0", "0.00", "-0.00", "1", "1.0", "1.00", "-1.50", "1E+2", "0E+2", "-0E+3", "1E+27")),
     *map(Decimal, ("1E+28", "1E-28", "1E-29", "0E-28", "0E-29", "0E+28", "0E+40", "1E+500", "NaN", "sNaN")),
     *map(Decimal, ("Infinity", "-Infinity", "9" * 28, "9" * 29, "0." + "9" * 28, "123456789012.3456789012")),
     *(Whole(3), Index(), OnlyIndex(), Number(), Fraction(4.5), Raises(), (0, (1, 2, 5), -1)),
@@ -267,9 +263,7 @@ def expected(sent: SentBytes, oid: int, form: str, value: Any) -> bytes | None:
 
 @pytest.mark.parametrize("oid", OIDS)
 @pytest.mark.parametrize("values", [NUMBERS, TEXTS, OTHERS], ids=["numbers", "texts", "others"])
-def test_what_asyncpg_sends_is_what_is_hashed(
-    sent_bytes: SentBytes, oid: int, values: tuple[Any, ...]
-) -> None:
+def test_what_asyncpg_sends_is_what_is_hashed(sent_bytes: SentBytes, oid: int, values: tuple[Any, ...]) -> None:
     """The coercions of asyncpg are part of the key: arguments are hashed as sent, or not computable."""
     for value in values:
         for form in PICODATA_KEY_HASH.forms(oid):
@@ -300,9 +294,7 @@ ANYTHING = st.one_of(
 
 @given(oid=st.sampled_from(OIDS), value=ANYTHING, data=st.data())
 @settings(max_examples=400, deadline=None)
-def test_any_argument_is_hashed_as_sent(
-    sent_bytes: SentBytes, oid: int, value: Any, data: st.DataObject
-) -> None:
+def test_any_argument_is_hashed_as_sent(sent_bytes: SentBytes, oid: int, value: Any, data: st.DataObject) -> None:
     """For every type and value, the bytes hashed are those a server makes of what it gets."""
     form = data.draw(st.sampled_from(PICODATA_KEY_HASH.forms(oid)))
     assert computed(oid, form, value) == expected(sent_bytes, oid, form, value)

@@ -335,7 +335,7 @@ async def test_closing_wakes_waiting_calls(world: World) -> None:
 
 
 async def test_checks_of_a_learned_route_are_asked_for_at_first(world: World) -> None:
-    """The first twenty calls of a text, then one in a thousand."""
+    """As often as the learner wants to be offered one."""
     for _ in range(50):
         await world.call(READ, AT_R1)
     assert len(world.knowledge.checked) == 20

@@ -162,8 +162,9 @@ class Knowledge:
     def evict(self, query: str) -> None:
         self.evicted.append(query)
 
-    def check_later(self, query: str, args: Sequence[Any]) -> None:
+    def check_later(self, query: str, args: Sequence[Any]) -> int:
         self.checked.append(query)
+        return 1 if len(self.checked) < 20 else 1000
 
 
 class World:

@@ -170,11 +170,7 @@ def _alike(want: Any, have: Any) -> bool:
     if isinstance(want, list):
         return isinstance(have, list) and len(want) == len(have) and all(map(_alike, want, have))
     if isinstance(want, dict):
-        return (
-            isinstance(have, dict)
-            and want.keys() == have.keys()
-            and all(_alike(want[k], have[k]) for k in want)
-        )
+        return isinstance(have, dict) and want.keys() == have.keys() and all(_alike(want[k], have[k]) for k in want)
     if isinstance(want, str) and isinstance(have, str) and re.search(r"<[a-z ]+>", want):
         pieces = re.split(r"<[a-z ]+>", want)
         return re.fullmatch(".*".join(map(re.escape, pieces)), have, re.DOTALL) is not None
@@ -272,9 +268,7 @@ class Player:
             yield self._judge(step, got)
 
     @staticmethod
-    def _round(
-        sql: str, values: list[str | None] | None = None, oids: tuple[int, ...] = (), code: int = 0
-    ) -> bytes:
+    def _round(sql: str, values: list[str | None] | None = None, oids: tuple[int, ...] = (), code: int = 0) -> bytes:
         parts = [wire.parse(sql, oids=oids), wire.describe(), wire.bind(values or (), result_format=code)]
         return b"".join([*parts, wire.execute(), wire.SYNC])
 
@@ -289,9 +283,7 @@ class Player:
             for step in steps:
                 yield self._judge(step, client.query(self._rename.sql(step["do"])))
 
-    def _extended(
-        self, steps: list[dict[str, Any]], code: int = 0
-    ) -> Iterator[tuple[dict[str, Any], str | None]]:
+    def _extended(self, steps: list[dict[str, Any]], code: int = 0) -> Iterator[tuple[dict[str, Any], str | None]]:
         with self.connect(**SMART) as client:
             for step in steps:
                 sql = self._rename.sql(step["do"])
@@ -322,9 +314,7 @@ class Player:
             for step in steps[1:]:
                 yield self._judge(step, client.query(self._rename.sql(step["do"])))
 
-    def _invalidation(
-        self, steps: list[dict[str, Any]], name: str
-    ) -> Iterator[tuple[dict[str, Any], str | None]]:
+    def _invalidation(self, steps: list[dict[str, Any]], name: str) -> Iterator[tuple[dict[str, Any], str | None]]:
         smart = name.startswith("statement invalidation")
         with self.connect() as other, self.connect(**(SMART if smart else {})) as client:
             if smart:
@@ -348,9 +338,7 @@ class Player:
         values = [self._rename.parameter(value) for value in found[2].split(", ")]
         return client.exchange(wire.bind(values, found[1]) + wire.execute() + wire.SYNC)
 
-    def _direct_and_forwarded(
-        self, steps: list[dict[str, Any]]
-    ) -> Iterator[tuple[dict[str, Any], str | None]]:
+    def _direct_and_forwarded(self, steps: list[dict[str, Any]]) -> Iterator[tuple[dict[str, Any], str | None]]:
         with self.connect() as one, self.connect(at="default_2_1") as two:
             one.query(self._rename.sql("CREATE TABLE dup (id INT NOT NULL PRIMARY KEY)"))
             for key in (1, 5):

@@ -60,9 +60,7 @@ def wounded(one_wounded: PicodataCluster) -> PicodataCluster:
     return one_wounded
 
 
-async def test_the_owners_leader_goes_on_as_if_nothing_had_happened(
-    wounded: PicodataCluster, connect: Connect
-) -> None:
+async def test_the_owners_leader_goes_on_as_if_nothing_had_happened(wounded: PicodataCluster, connect: Connect) -> None:
     """Keyed INSERT, SELECT, UPDATE and DELETE of a healthy replicaset, sent to its leader, run at once."""
     key = keys_of(wounded, "default_1")[1]
     connection = await connect(wounded, "default_1_1")
@@ -110,9 +108,7 @@ async def test_the_dead_leaders_replica_answers_reads_on_a_connection_that_allow
     assert wounded.counters()["default_2_2"].replica == 2
 
 
-async def test_read_preference_helps_only_at_the_owners_replica(
-    wounded: PicodataCluster, connect: Connect
-) -> None:
+async def test_read_preference_helps_only_at_the_owners_replica(wounded: PicodataCluster, connect: Connect) -> None:
     """Another leader forwards and hangs; the replica without the option hangs."""
     key = keys_of(wounded, "default_2")[0]
     elsewhere = await connect(wounded, "default_1_1", options="read_preference=any")
@@ -168,9 +164,7 @@ async def test_the_dead_leader_is_demoted_after_the_timeout_and_new_statements_s
     cluster.kill("default_2_1")
     assert await asyncio.to_thread(cluster.wait_leader, "default_2") == "default_2_2"
     assert time.monotonic() - began >= 0.4
-    states = await connection.fetchrow(
-        "SELECT current_state, target_state FROM _pico_instance WHERE raft_id = 3"
-    )
+    states = await connection.fetchrow("SELECT current_state, target_state FROM _pico_instance WHERE raft_id = 3")
     assert tuple(states) == ('["Offline",1]', '["Offline",1]')
     assert await connection.fetchval(query) > before
     key = keys_of(cluster, "default_2")[0]
@@ -194,9 +188,7 @@ async def test_a_statement_that_already_waits_stays_stuck_after_the_promotion(
     assert await task == "default_2"
 
 
-async def test_a_stuck_statement_ends_at_its_own_limit(
-    picopyn_fresh_cluster: Factory, connect: Connect
-) -> None:
+async def test_a_stuck_statement_ends_at_its_own_limit(picopyn_fresh_cluster: Factory, connect: Connect) -> None:
     """360 s on a real server, short here."""
     cluster = with_tables(picopyn_fresh_cluster(auto_offline_timeout=60.0, statement_timeout=0.3))
     connection = await connect(cluster, "default_1_1")

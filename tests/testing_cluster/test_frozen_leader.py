@@ -31,9 +31,7 @@ def cluster(one_cluster: PicodataCluster) -> Iterator[PicodataCluster]:
     one_cluster.execute("DELETE FROM o WHERE v = 'new'")
 
 
-async def test_only_statements_for_the_frozen_leaders_buckets_hang(
-    cluster: PicodataCluster, connect: Connect
-) -> None:
+async def test_only_statements_for_the_frozen_leaders_buckets_hang(cluster: PicodataCluster, connect: Connect) -> None:
     """The other replicaset's run at every instance; after the thaw the waiting ones finish."""
     own, other = keys_of(cluster, "default_1")[0], keys_of(cluster, "default_2")[0]
     cluster.freeze("default_2_1")

@@ -104,6 +104,7 @@ def test_the_proxy_passes_bytes_on_and_counts_connections(proxy: FaultProxy) -> 
 def test_a_refusing_proxy_refuses_new_connections_only(proxy: FaultProxy) -> None:
     """And listens on the same port again afterwards."""
     with dial(proxy) as client:
+        assert say(client, b"here") == b"here"
         proxy.refuse()
         with pytest.raises(ConnectionRefusedError):
             dial(proxy)
@@ -116,6 +117,7 @@ def test_a_refusing_proxy_refuses_new_connections_only(proxy: FaultProxy) -> Non
 def test_what_is_said_to_a_mute_proxy_is_lost(proxy: FaultProxy) -> None:
     """Nothing comes later."""
     with dial(proxy) as client:
+        assert say(client, b"here") == b"here"
         proxy.mute()
         assert say(client, b"lost", timeout=0.1) == "silent"
         proxy.let_pass()

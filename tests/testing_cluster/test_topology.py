@@ -68,9 +68,7 @@ async def test_an_all_buckets_answer_counts_the_asked_instances_own_tier(
         assert plan[-1][0] == line
 
 
-async def test_every_instance_answers_for_every_tier_that_has_buckets(
-    tiers: PicodataCluster, connect: Connect
-) -> None:
+async def test_every_instance_answers_for_every_tier_that_has_buckets(tiers: PicodataCluster, connect: Connect) -> None:
     """The arbiter tier does not exist in this sense."""
     for at in tiers.instances:
         connection = await connect(tiers, at)
@@ -214,9 +212,7 @@ async def test_a_new_replicaset_owns_nothing_until_buckets_move(
     assert cluster.counters()["default_2_1"].direct == 1
 
 
-async def test_an_expelled_instance_leaves_its_rows_behind(
-    picopyn_fresh_cluster: Factory, connect: Connect
-) -> None:
+async def test_an_expelled_instance_leaves_its_rows_behind(picopyn_fresh_cluster: Factory, connect: Connect) -> None:
     """State Expelled, addresses still listed, its port refuses; the last instance with buckets cannot go."""
     cluster = picopyn_fresh_cluster(replicasets=1, replication=2)
     cluster.expel("default_1_1")
@@ -243,3 +239,15 @@ async def test_an_injected_error_comes_once_and_without_effect(
     with pytest.raises(asyncpg.PostgresError, match="Object is outdated"):
         await connection.execute("INSERT INTO injected VALUES (1)")
     assert await connection.execute("INSERT INTO injected VALUES (1)") == "INSERT 0 1"
+
+
+async def test_an_instance_may_advertise_another_address(picopyn_fresh_cluster: Factory, connect: Connect) -> None:
+    """As behind a NAT, or with 0.0.0.0."""
+    cluster = picopyn_fresh_cluster(replicasets=1, replication=1)
+    connection = await connect(cluster, "default_1_1")
+    query = "SELECT address FROM _pico_peer_address WHERE connection_type = 'pgproto'"
+    assert await connection.fetchval(query) == cluster.instances["default_1_1"].address
+    cluster.advertise("default_1_1", "0.0.0.0:4327")
+    assert await connection.fetchval(query) == "0.0.0.0:4327"
+    cluster.advertise("default_1_1", None)
+    assert await connection.fetchval(query) == cluster.instances["default_1_1"].address

@@ -37,9 +37,7 @@ async def test_a_bare_user_reads_instances_addresses_and_the_bucket_map_only(
             await connection.fetch(f"SELECT * FROM {table}")
 
 
-async def test_rights_are_granted_and_taken_table_by_table(
-    cluster: PicodataCluster, connect: Connect
-) -> None:
+async def test_rights_are_granted_and_taken_table_by_table(cluster: PicodataCluster, connect: Connect) -> None:
     """UPDATE and DELETE report Read first; EXPLAIN needs what the statement needs."""
     connection = await connect(cluster, "default_1_1", "app")
     for action, statement in (
@@ -49,9 +47,7 @@ async def test_rights_are_granted_and_taken_table_by_table(
         ("Read", "DELETE FROM o WHERE id = 1"),
         ("Read", "EXPLAIN SELECT * FROM o WHERE id = 1"),
     ):
-        with pytest.raises(
-            asyncpg.PostgresError, match=f"{action} access to space 'o' is denied for user 'app'"
-        ):
+        with pytest.raises(asyncpg.PostgresError, match=f"{action} access to space 'o' is denied for user 'app'"):
             await connection.fetch(statement)
     cluster.execute("GRANT READ ON TABLE o TO app")
     cluster.execute("GRANT WRITE ON TABLE o TO app")
@@ -63,9 +59,7 @@ async def test_rights_are_granted_and_taken_table_by_table(
     cluster.execute("REVOKE READ ON TABLE o FROM app")
 
 
-async def test_an_owner_has_every_right_and_denial_beats_it(
-    cluster: PicodataCluster, connect: Connect
-) -> None:
+async def test_an_owner_has_every_right_and_denial_beats_it(cluster: PicodataCluster, connect: Connect) -> None:
     """`deny` is for tests of degraded discovery: it also takes public rights."""
     cluster.execute("GRANT CREATE TABLE TO app")
     connection = await connect(cluster, "default_1_1", "app")
@@ -142,9 +136,7 @@ async def test_row_limits_come_from_the_text_then_the_connection_then_the_system
     cluster.execute("CREATE TABLE many (id INT NOT NULL PRIMARY KEY)")
     cluster.execute(f"INSERT INTO many VALUES {', '.join(f'({n})' for n in range(40))}")
     few = await connect(cluster, "default_1_1", options="sql_motion_row_max=10")
-    with pytest.raises(
-        asyncpg.PostgresError, match=r"Exceeded maximum number of rows \(10\) in virtual table"
-    ):
+    with pytest.raises(asyncpg.PostgresError, match=r"Exceeded maximum number of rows \(10\) in virtual table"):
         await few.fetch("SELECT * FROM many")
     assert len(await few.fetch("SELECT * FROM many OPTION (SQL_MOTION_ROW_MAX = 0)")) == 40
     assert len(await (await connect(cluster, "default_1_1")).fetch("SELECT * FROM many")) == 40

@@ -35,9 +35,7 @@ def parse(sql: str, name: str = "", oids: Sequence[int] = ()) -> bytes:
     return packed("P", text(name) + text(sql) + struct.pack(f"!H{len(oids)}I", len(oids), *oids))
 
 
-def bind(
-    values: Sequence[str | None] = (), statement: str = "", portal: str = "", result_format: int = 0
-) -> bytes:
+def bind(values: Sequence[str | None] = (), statement: str = "", portal: str = "", result_format: int = 0) -> bytes:
     """Bind with values as text."""
     parts = [text(portal), text(statement), struct.pack("!HH", 0, len(values))]
     for value in values:
@@ -161,9 +159,7 @@ class Scram:
     def final(self, server_first: str) -> str:
         """The proof."""
         fields = dict(piece.split("=", 1) for piece in server_first.split(","))
-        salted = hashlib.pbkdf2_hmac(
-            "sha256", self._password.encode(), base64.b64decode(fields["s"]), int(fields["i"])
-        )
+        salted = hashlib.pbkdf2_hmac("sha256", self._password.encode(), base64.b64decode(fields["s"]), int(fields["i"]))
         key = hmac.digest(salted, b"Client Key", "sha256")
         without_proof = f"c=biws,r={fields['r']}"
         signed = f"{self._bare},{server_first},{without_proof}".encode()

@@ -15,8 +15,7 @@ CATALOG = Catalog(tiers={"default": 3000, "hot": 100})
     ("text", "table"),
     [
         (
-            "CREATE TABLE t (id INT NOT NULL, name VARCHAR(20), PRIMARY KEY (id)) "
-            "USING memtx DISTRIBUTED BY (id)",
+            "CREATE TABLE t (id INT NOT NULL, name VARCHAR(20), PRIMARY KEY (id)) USING memtx DISTRIBUTED BY (id)",
             Table("t", (Column("id", "int", False), Column("name", "text")), ("id",), ("id",), "default"),
         ),
         (

@@ -46,8 +46,7 @@ CATALOG = catalog_of(
         ("insert into t3 (b, e, d) values ($1, '9035910e-8342-4460-8c25-25e5f10d9876'::uuid, $2);", []),
         ("insert into t3 (b, e, d) values ($1, $2, $3), ($4, $5, $6);", []),
         (
-            "insert into t3 values ($1::decimal, $2::text, $3::int, $4::double, $5::uuid, $6::datetime, "
-            "$7::boolean);",
+            "insert into t3 values ($1::decimal, $2::text, $3::int, $4::double, $5::uuid, $6::datetime, $7::boolean);",
             [(5, 2950), (2, 25), (4, 701)],
         ),
         ("insert into t2(a, b) values ($1, $2);", []),

@@ -32,10 +32,7 @@ def test_a_forwarded_error_is_wrapped_in_json() -> None:
 
 def test_the_recorded_texts_are_kept() -> None:
     """Limits, rights, stale statements."""
-    assert (
-        errors.too_many_rows(5000).message
-        == "sbroad: Exceeded maximum number of rows (5000) in virtual table: 5001"
-    )
+    assert errors.too_many_rows(5000).message == "sbroad: Exceeded maximum number of rows (5000) in virtual table: 5001"
     assert errors.opcode_limit(1).message == "sbroad: Reached a limit on max executed vdbe opcodes. Limit: 1"
     assert "unexpected number of values: Exceeded maximum number of rows (1) in virtual table: 2" in (
         errors.too_many_rows_at(1, "u").message

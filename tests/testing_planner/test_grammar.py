@@ -200,9 +200,7 @@ def test_a_statement_says_what_it_reads_and_writes() -> None:
 
 def test_options_may_be_parameters() -> None:
     """`OPTION (SQL_MOTION_ROW_MAX = $2)` takes its value at Bind."""
-    statement = prepare(
-        "SELECT * FROM t WHERE v = $1 OPTION (SQL_MOTION_ROW_MAX = $2, READ_PREFERENCE = any)", CATALOG
-    )
+    statement = prepare("SELECT * FROM t WHERE v = $1 OPTION (SQL_MOTION_ROW_MAX = $2, READ_PREFERENCE = any)", CATALOG)
     assert statement.parameter_oids == (25, 20)
     assert statement.bound_options(["x", 7]) == {"sql_motion_row_max": 7, "read_preference": "any"}
     assert statement.storage_arguments(["x", 7]) == ["x"]

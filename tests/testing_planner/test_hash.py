@@ -24,9 +24,7 @@ def _key(row: dict[str, Any]) -> list[Any]:
 
 def test_every_recorded_row_lies_in_the_bucket_of_its_key() -> None:
     """710 rows of every type, composite keys and NULLs: the bucket read back from a real server."""
-    wrong = [
-        r for r in VECTORS["vectors"] if bucket_of(_key(r), r.get("bucket_count", 3000)) != r["bucket_id"]
-    ]
+    wrong = [r for r in VECTORS["vectors"] if bucket_of(_key(r), r.get("bucket_count", 3000)) != r["bucket_id"]]
     assert not wrong
 
 

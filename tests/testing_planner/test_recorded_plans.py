@@ -31,9 +31,7 @@ _RENAMED = {
 }  # fmt: skip
 
 
-def _answer(
-    sql: str, row: dict[str, Any], catalog: Catalog, values: list[Value] | None = None
-) -> dict[str, Any]:
+def _answer(sql: str, row: dict[str, Any], catalog: Catalog, values: list[Value] | None = None) -> dict[str, Any]:
     parameters = row.get("params", [])
     values = bound(parameters) if values is None else values
     try:
@@ -106,11 +104,7 @@ def _other_value(value: Value) -> Value:
 def _with_other_literals(token: Token, raw: str) -> str:
     if token.kind == "number" and raw.isdigit() and len(raw) < 10:
         return str(_other_value(int(raw)))
-    if (
-        token.kind == "string"
-        and PARSERS["uuid"](token.text) is None
-        and PARSERS["datetime"](token.text) is None
-    ):
+    if token.kind == "string" and PARSERS["uuid"](token.text) is None and PARSERS["datetime"](token.text) is None:
         if token.text.isdigit():
             return f"'{_other_value(int(token.text))}'"
         other = str(_other_value(token.text)).replace("'", "''")
@@ -145,9 +139,7 @@ def _explained(row: dict[str, Any]) -> dict[int, tuple[Value, ...]] | None:
     return {bucket: next(iter(found)) for bucket, found in keys.items()}
 
 
-_ANSWERED = [
-    row for row in STATEMENTS if "buckets" in row and "OPTION" not in row["sql"] and "LIMIT" not in row["sql"]
-]
+_ANSWERED = [row for row in STATEMENTS if "buckets" in row and "OPTION" not in row["sql"] and "LIMIT" not in row["sql"]]
 _KEYED = [row for row in _ANSWERED if row["buckets"][0] in "=<" and _explained(row)]
 
 

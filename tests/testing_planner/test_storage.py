@@ -64,10 +64,7 @@ def test_an_update_of_the_sharding_key_moves_the_row() -> None:
     assert update.storage_arguments(["x", 1]) == ["x", 1, bucket_of(["x", 5], 3000)]
     with pytest.raises(NotModelled):
         prepare("UPDATE s SET k = 5 WHERE id = 1", _CATALOG)
-    assert (
-        prepare("EXPLAIN UPDATE s SET k = 5 WHERE id = 1", _CATALOG).explain_lines()[-1]
-        == "buckets = unknown"
-    )
+    assert prepare("EXPLAIN UPDATE s SET k = 5 WHERE id = 1", _CATALOG).explain_lines()[-1] == "buckets = unknown"
 
 
 def test_parameters_are_passed_in_the_order_of_the_text() -> None:
@@ -140,11 +137,7 @@ async def test_recorded_conversations_give_their_recorded_rows(storage: Any) -> 
     catalog, compared = Catalog(keeps_offsets=True), 0
     for row in load("picodata-conversations.json")["conversations"]:
         text = row["do"]
-        if (
-            not row["section"].startswith(("setup", "simple", "extended"))
-            or "pico_" in text
-            or "version" in text
-        ):
+        if not row["section"].startswith(("setup", "simple", "extended")) or "pico_" in text or "version" in text:
             continue
         try:
             statement = prepare(text, catalog, row.get("oids", ()))
@@ -162,9 +155,7 @@ async def test_recorded_conversations_give_their_recorded_rows(storage: Any) -> 
         assert tag == next(answer[1] for answer in row["answer"] if answer[0] == "C")
         expected = _recorded_rows(row)
         ordered = "ORDER BY" in text
-        assert (rows if ordered else sorted(rows, key=repr)) == (
-            expected if ordered else sorted(expected, key=repr)
-        )
+        assert (rows if ordered else sorted(rows, key=repr)) == (expected if ordered else sorted(expected, key=repr))
         compared += 1
     assert compared >= 70
 
@@ -189,8 +180,7 @@ async def test_every_recorded_plan_runs(storage: Any) -> None:
             left_out.append((row["sql"], reason.message))
             continue
         values = [
-            decode_parameter(p["oid"], 0, p["text"] and p["text"].encode(), n)
-            for n, p in enumerate(parameters, 1)
+            decode_parameter(p["oid"], 0, p["text"] and p["text"].encode(), n) for n, p in enumerate(parameters, 1)
         ]
         undone = storage.transaction()
         await undone.start()

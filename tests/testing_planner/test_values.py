@@ -65,9 +65,7 @@ def test_a_bad_text_is_refused_by_name_and_number(oid: int, text: str, name: str
     with pytest.raises(ServerError) as caught:
         decode_parameter(oid, 0, text.encode(), 3)
     assert caught.value.sqlstate == "22P02"
-    assert (
-        caught.value.message == f"failed to bind parameter $3: decoding error: '{text}' is not a valid {name}"
-    )
+    assert caught.value.message == f"failed to bind parameter $3: decoding error: '{text}' is not a valid {name}"
 
 
 @pytest.mark.parametrize(
@@ -117,12 +115,8 @@ _VALUES = {
     25: some.text(),
     16: some.booleans(),
     2950: some.uuids(),
-    1700: some.decimals(
-        allow_nan=False, allow_infinity=False, places=6, min_value=-(10**15), max_value=10**15
-    ),
-    1184: some.datetimes(
-        min_value=datetime(1900, 1, 1), max_value=datetime(2200, 1, 1), timezones=some.just(UTC)
-    ),
+    1700: some.decimals(allow_nan=False, allow_infinity=False, places=6, min_value=-(10**15), max_value=10**15),
+    1184: some.datetimes(min_value=datetime(1900, 1, 1), max_value=datetime(2200, 1, 1), timezones=some.just(UTC)),
 }
 
 

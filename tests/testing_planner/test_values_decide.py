@@ -79,9 +79,7 @@ def test_constants_are_folded_after_binding(where: str, values: tuple[Value, ...
         ("k = '2'", (), _exactly(2.0)),
     ],
 )
-def test_a_double_key_is_hashed_as_bound_or_as_cast(
-    text: str, values: tuple[Value, ...], expected: Buckets
-) -> None:
+def test_a_double_key_is_hashed_as_bound_or_as_cast(text: str, values: tuple[Value, ...], expected: Buckets) -> None:
     """A bare parameter without fraction hashes as an integer, a cast one as a double, a literal as is."""
     assert _buckets(f"SELECT * FROM dd WHERE {text}", *values) == expected
 

@@ -40,9 +40,9 @@ def is_read(sql: str) -> bool:
 def can_be_asked(sql: str) -> bool:
     """Whether the server may be asked which buckets the statement concerns.
 
-    Not asked: everything but queries and INSERT, UPDATE, DELETE, texts with comments (the server refuses them), and more
-    than 64 parameters unless they are one row of an INSERT. Whether a text without parameters is worth a question is
-    the asker's affair: it is while a leader is missing.
+    Not asked: everything but queries and INSERT, UPDATE, DELETE, texts with comments (the server refuses
+    them), and more than 64 parameters unless they are one row of an INSERT. Whether a text without parameters
+    is worth a question is the asker's affair: it is while a leader is missing.
     """
     if _first_word(sql) not in _ASKED:
         return False
@@ -60,8 +60,8 @@ def can_be_asked(sql: str) -> bool:
 def never_hangs(sql: str) -> bool:
     """Whether any live instance answers the statement by itself, whatever the state of the cluster.
 
-    *Source*: `picodata-recorded.md` section 1 (EXPLAIN answers while a leader is dead); `picodata-protocol.md` section 8
-    (transaction words and SET do nothing, DEALLOCATE is the connection's own).
+    *Source*: `picodata-recorded.md` section 1 (EXPLAIN answers while a leader is dead); `picodata-protocol.md`
+    section 8 (transaction words and SET do nothing, DEALLOCATE is the connection's own).
     """
     return _first_word(sql) in _NEVER_HANG
 

@@ -69,9 +69,11 @@ class Exchange(Protocol):
 
     def open(self) -> bytes:
         """The server's first message."""
+        ...
 
     def answer(self, body: bytes) -> bytes:
         """Take one message of type `p` and give what the server sends back (maybe nothing)."""
+        ...
 
 
 class Md5Exchange:
@@ -126,11 +128,7 @@ class ScramExchange:
             raise BadExchange("channel binding or no nonce")
         self._client_first = bare
         self._nonce = attributes["r"] + self._nonce
-        salt = (
-            self._secret.salt
-            if self._secret is not None
-            else hashlib.sha256(self._nonce.encode()).digest()[:16]
-        )
+        salt = self._secret.salt if self._secret is not None else hashlib.sha256(self._nonce.encode()).digest()[:16]
         self._server_first = f"r={self._nonce},s={base64.b64encode(salt).decode()},i={_ITERATIONS}"
         return wire.sasl_continue(self._server_first.encode())
 

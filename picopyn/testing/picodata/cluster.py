@@ -61,11 +61,7 @@ class Cluster:
 
     def of_tier(self, tier: str | None) -> Iterable[Replicaset]:
         """Replicasets of a tier (None: of all) that are not expelled."""
-        return (
-            item
-            for item in self.replicasets.values()
-            if tier in (None, item.tier) and item.state != "expelled"
-        )
+        return (item for item in self.replicasets.values() if tier in (None, item.tier) and item.state != "expelled")
 
     def scene(self, at: Instance, tier: str | None) -> Scene:
         """Who is who for a statement on tables of this tier (None: of every tier) at this instance."""

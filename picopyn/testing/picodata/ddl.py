@@ -100,13 +100,10 @@ class Schema:
             return tuple(ddl.new_name if name == ddl.column else name for name in columns)
 
         columns = tuple(
-            replace(column, name=ddl.new_name) if column.name == ddl.column else column
-            for column in table.columns
+            replace(column, name=ddl.new_name) if column.name == ddl.column else column for column in table.columns
         )
         distribution = None if table.distribution is None else renamed(table.distribution)
-        changed = replace(
-            table, columns=columns, primary_key=renamed(table.primary_key), distribution=distribution
-        )
+        changed = replace(table, columns=columns, primary_key=renamed(table.primary_key), distribution=distribution)
         await self._publish(changed)
 
     async def _rename_table(self, ddl: ask.RenameTable, user: str) -> None:

@@ -99,9 +99,7 @@ class Execution:
             tally.hanging = max(0, tally.hanging - 1)
             self._cluster.watch.changed()
 
-    async def _settled(
-        self, statement: Statement, values: Sequence[Any], start: StartUp, deadline: float
-    ) -> Result:
+    async def _settled(self, statement: Statement, values: Sequence[Any], start: StartUp, deadline: float) -> Result:
         need = self._need(statement, values, start)
         self._check_faults(need)
         verdict = await self._wait(need, deadline)

@@ -145,7 +145,5 @@ def _waits(scene: Scene, targets: frozenset[str]) -> tuple[frozenset[str], froze
     """All masters of the tier must be connected; those concerned must also answer."""
     others = {name: master for name, master in scene.masters.items() if master != scene.at}
     dead = frozenset(master for master in others.values() if not scene.life[master].connected)
-    frozen = frozenset(
-        others[name] for name in targets & others.keys() if scene.life[others[name]] is Life.FROZEN
-    )
+    frozen = frozenset(others[name] for name in targets & others.keys() if scene.life[others[name]] is Life.FROZEN)
     return dead, frozen

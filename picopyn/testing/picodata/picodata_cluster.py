@@ -24,7 +24,7 @@ from datetime import datetime
 from decimal import Decimal
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, cast
 from urllib.parse import quote
 from uuid import UUID
 
@@ -137,14 +137,8 @@ class PicodataCluster:
         **more: Any,
     ) -> None:
         asked = tiers or {"default": TierShape(replicasets, replication, bucket_count)}
-        shapes = {
-            name: tier if isinstance(tier, TierShape) else TierShape(**tier) for name, tier in asked.items()
-        }
-        people = (
-            tuple(UserShape(name, password) for name, password in users.items())
-            if isinstance(users, Mapping)
-            else tuple(users)
-        )
+        shapes = {name: tier if isinstance(tier, TierShape) else TierShape(**tier) for name, tier in asked.items()}
+        people = _people(users)
         self._shape = Shape(
             tiers=shapes, users=people, auto_offline_timeout=auto_offline_timeout, version=version, **more
         )
@@ -401,12 +395,17 @@ class PicodataCluster:
             answer = json.loads(_exchange(str(self._directory / "control"), line))
         except (OSError, ValueError) as error:
             log = _tail(self._directory / "log")
-            raise ClusterError(
-                f"the embedded cluster did not answer {order!r}: {error!r}; its log: {log}"
-            ) from None
+            raise ClusterError(f"the embedded cluster did not answer {order!r}: {error!r}; its log: {log}") from None
         if "error" in answer:
             raise ClusterError(answer["error"], answer.get("sqlstate"))
         return answer["ok"]
+
+
+def _people(users: Mapping[str, str] | Iterable[UserShape]) -> tuple[UserShape, ...]:
+    if isinstance(users, Mapping):
+        named = cast("Mapping[str, str]", users)
+        return tuple(UserShape(name, password) for name, password in named.items())
+    return tuple(users)
 
 
 def _typed(value: Any) -> Any:

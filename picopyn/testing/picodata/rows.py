@@ -83,13 +83,11 @@ class Rows:
 
         return await self._storage.run(at, store)
 
-    async def _store(
-        self, connection: Any, statement: Statement, table: Table, row: tuple[int | None, Any]
-    ) -> int:
+    async def _store(self, connection: Any, statement: Statement, table: Table, row: tuple[int | None, Any]) -> int:
         try:
             status: str = await connection.execute(statement.sql, *statement.insert_arguments(*row))
         except asyncpg.UniqueViolationError as error:
-            raise await self._duplicate(table, row, error.constraint_name or "") from None
+            raise await self._duplicate(table, row, getattr(error, "constraint_name", None) or "") from None
         return int(status.rpartition(" ")[2])
 
     async def _duplicate(self, table: Table, row: tuple[int | None, Any], constraint: str) -> ServerError:
@@ -110,9 +108,7 @@ def _stored(table: Table, bucket: int | None, values: Sequence[Any]) -> list[Any
 
 
 def _check_nulls(table: Table, bucket: int | None, values: Sequence[Any]) -> None:
-    for position, (column, value) in enumerate(
-        zip(table.format, _stored(table, bucket, values), strict=True), 1
-    ):
+    for position, (column, value) in enumerate(zip(table.format, _stored(table, bucket, values), strict=True), 1):
         if value is None and not column.nullable:
             raise errors.null_in_field(position, column.name, _STORED[column.type])
 

@@ -114,9 +114,7 @@ class Server:
                 }
                 for item in self._cluster.instances.values()
             },
-            "leaders": {
-                item.name: item.current_master for item in self._cluster.of_tier(None) if item.current_master
-            },
+            "leaders": {item.name: item.current_master for item in self._cluster.of_tier(None) if item.current_master},
             "replicasets": {item.name: item.uuid for item in self._cluster.replicasets.values()},
         }
 
@@ -329,9 +327,7 @@ class Server:
         self._host(name).instance.address.advertised = address
         await self._publisher.publish()
 
-    async def inject_error(
-        self, instance: str, message: str, sqlstate: str = "XX000", times: int = 1
-    ) -> None:
+    async def inject_error(self, instance: str, message: str, sqlstate: str = "XX000", times: int = 1) -> None:
         """Let the next statements on sharded tables at an instance fail with this error, without effect."""
         self._host(instance).faults.append(Fault(message, sqlstate, times))
 

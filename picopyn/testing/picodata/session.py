@@ -48,26 +48,31 @@ class Backend(Protocol):
 
     def exchange(self, user: str) -> Exchange | None:
         """How this user proves who they are; None: cannot log in at all."""
+        ...
 
     def note_login(self, user: str, proven: bool) -> bool:
         """Count an attempt; gives whether the user is let in."""
+        ...
 
     def prepare(self, text: str, oids: tuple[int, ...]) -> Statement:
         """Plan a text; raises ServerError."""
+        ...
 
     def check_fresh(self, name: str, statement: Statement, start: StartUp) -> None:
         """Raise ServerError if a prepared statement is stale and this connection wants to know."""
+        ...
 
-    def execute(
-        self, statement: Statement, values: tuple[object, ...], start: StartUp
-    ) -> asyncio.Task[Result]:
+    def execute(self, statement: Statement, values: tuple[object, ...], start: StartUp) -> asyncio.Task[Result]:
         """Run a statement; the task goes on when the session is gone."""
+        ...
 
     def joined(self, session: Session) -> None:
         """A session began."""
+        ...
 
     def left(self, session: Session) -> None:
         """A session ended."""
+        ...
 
 
 class Session(asyncio.Protocol):
@@ -322,9 +327,7 @@ class Session(asyncio.Protocol):
         self._go()
 
     def _answer_failure(self, error: Exception) -> None:
-        fault = (
-            error if isinstance(error, ServerError) else ServerError("XX000", f"embedded cluster: {error!r}")
-        )
+        fault = error if isinstance(error, ServerError) else ServerError("XX000", f"embedded cluster: {error!r}")
         if self._group:
             self._fail(fault)
         else:

@@ -80,9 +80,7 @@ class Shape:
             found.append("at least one tier is needed")
         for name, tier in self.tiers.items():
             if tier.replicasets < 1 or tier.replication < 1 or tier.bucket_count < 0:
-                found.append(
-                    f"tier {name!r}: at least one replicaset of one instance, bucket_count at least 0"
-                )
+                found.append(f"tier {name!r}: at least one replicaset of one instance, bucket_count at least 0")
         for name in ("auto_offline_timeout", "statement_timeout", "concurrency"):
             if getattr(self, name) <= 0:
                 found.append(f"{name} must be positive")

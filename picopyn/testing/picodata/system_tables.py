@@ -199,9 +199,7 @@ def _table(table: Table, number: int) -> dict[str, Any]:
     fields = [
         {
             "name": column.name,
-            "field_type": "unsigned"
-            if column.name == "bucket_id"
-            else _FIELD_TYPES.get(column.type, column.type),
+            "field_type": "unsigned" if column.name == "bucket_id" else _FIELD_TYPES.get(column.type, column.type),
             "is_nullable": column.nullable,
         }
         for column in table.format

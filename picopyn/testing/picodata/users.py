@@ -123,6 +123,4 @@ class Users:
             ServerError: The user may not create tables (text read from the source, not recorded).
         """
         if not self.holds(user, "create"):
-            raise internal(
-                f"box error: AccessDenied: Create access to space '{table}' is denied for user '{user}'"
-            )
+            raise internal(f"box error: AccessDenied: Create access to space '{table}' is denied for user '{user}'")

@@ -49,6 +49,4 @@ class Views:
     def current(self, instances: list[str], buckets: Mapping[str, BucketMap]) -> bool:
         """Whether all these instances see the truth in every tier."""
         truth = {tier: bucket_map.ranges() for tier, bucket_map in buckets.items()}
-        return all(
-            self.of(name, tier).ranges == ranges for name in instances for tier, ranges in truth.items()
-        )
+        return all(self.of(name, tier).ranges == ranges for name in instances for tier, ranges in truth.items())

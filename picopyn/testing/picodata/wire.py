@@ -216,15 +216,11 @@ def _bind(reader: _Reader, _: bytes) -> Message:
     portal, statement = reader.text(), reader.text()
     formats = tuple(reader.int16() for _ in range(reader.int16() & 0xFFFF))
     values = tuple(reader.value() for _ in range(reader.int16() & 0xFFFF))
-    return Bind(
-        portal, statement, formats, values, tuple(reader.int16() for _ in range(reader.int16() & 0xFFFF))
-    )
+    return Bind(portal, statement, formats, values, tuple(reader.int16() for _ in range(reader.int16() & 0xFFFF)))
 
 
 def _copy(reader: _Reader, body: bytes) -> Message:
-    shown = "".join(
-        chr(byte) if 32 <= byte < 127 and byte not in b'"\\' else f"\\x{byte:02x}" for byte in body
-    )
+    shown = "".join(chr(byte) if 32 <= byte < 127 and byte not in b'"\\' else f"\\x{byte:02x}" for byte in body)
     return CopyData(f'CopyData(CopyData {{ data: b"{shown}" }})')
 
 

@@ -179,11 +179,7 @@ class Estimate:
         if isinstance(insert.source.body, b.Values):
             return self._values_buckets(insert, insert.source.body)
         part = self.query(insert.source)
-        key = tuple(
-            (b.OUTPUT, insert.positions.index(p))
-            for p in key_positions(insert.table)
-            if p in insert.positions
-        )
+        key = tuple((b.OUTPUT, insert.positions.index(p)) for p in key_positions(insert.table) if p in insert.positions)
         return Buckets("exact", None) if part.whole and key in part.keys else Buckets("unknown")
 
     def _values_buckets(self, insert: b.Insert, body: b.Values) -> Buckets:
@@ -279,9 +275,7 @@ def _sharded_join(left: Part, right: Part, both: Found, condition: b.Expr) -> Pa
         for other in right.keys:
             if len(one) == len(other) and classes and all(_equal(c, one, other) for c in classes):
                 return Part(both, (*left.keys, *right.keys))
-    if any(
-        all(_has_partner(c, place, left, condition) for place in key) for key in left.keys for c in classes
-    ):
+    if any(all(_has_partner(c, place, left, condition) for place in key) for key in left.keys for c in classes):
         return Part(ALL, (), left.contributions(), dealt=True)
     return Part(ALL, (), (*left.contributions(), *right.contributions()))
 

@@ -24,9 +24,7 @@ def bind_insert(insert: s.Insert, queries: Queries) -> b.Insert:
         raise sbroad(f"invalid query: INSERT expects {len(positions)} columns, got {len(source.columns)}")
     for at, ((_, kind), column_type) in enumerate(zip(source.columns, wanted, strict=True), 1):
         if not comparable(kind, column_type):
-            raise sbroad(
-                f"INSERT column at position {at} is of type {column_type}, but expression is of type {kind}"
-            )
+            raise sbroad(f"INSERT column at position {at} is of type {column_type}, but expression is of type {kind}")
     for position, column in enumerate(table.columns):
         if not column.nullable and position not in positions:
             raise NotModelled("INSERT without a value for a column that takes no NULL")

@@ -73,9 +73,7 @@ class DdlParser(Cursor):
             self.accept("null")
         return Column(name, kind, not required)
 
-    def _distribution(
-        self, key: tuple[str, ...], catalog: Catalog
-    ) -> tuple[tuple[str, ...] | None, str | None]:
+    def _distribution(self, key: tuple[str, ...], catalog: Catalog) -> tuple[tuple[str, ...] | None, str | None]:
         if not self.accept("distributed"):
             return key, catalog.default_tier
         if self.accept("globally"):
@@ -219,9 +217,7 @@ class DdlParser(Cursor):
     def alter_system(self) -> st.AlterSystem:
         """Read what follows ALTER SYSTEM."""
         if self.accept("reset"):
-            return st.AlterSystem(
-                None if self.accept("all") else self.name(), reset=True, tier=self._for_tier()
-            )
+            return st.AlterSystem(None if self.accept("all") else self.name(), reset=True, tier=self._for_tier())
         self.expect("set")
         name = self.name()
         if not self.accept_op("="):

@@ -110,16 +110,12 @@ def parameter_count(supplied: int, statement: str, required: int) -> ServerError
 
 def access_denied(action: str, table: str, user: str) -> ServerError:
     """A user without the privilege; `action` is `"Read"` or `"Write"`; UPDATE and DELETE report Read."""
-    return internal(
-        f"box error: AccessDenied: {action} access to space '{table}' is denied for user '{user}'"
-    )
+    return internal(f"box error: AccessDenied: {action} access to space '{table}' is denied for user '{user}'")
 
 
 def alter_system_denied() -> ServerError:
     """ALTER SYSTEM by somebody else than admin."""
-    return internal(
-        "box error: AccessDenied: Write access to table '_pico_db_config' is denied for all users"
-    )
+    return internal("box error: AccessDenied: Write access to table '_pico_db_config' is denied for all users")
 
 
 def create_user_denied(name: str, user: str) -> ServerError:
@@ -161,9 +157,7 @@ def opcode_limit(limit: int) -> ServerError:
     return sbroad(f"Reached a limit on max executed vdbe opcodes. Limit: {limit}")
 
 
-def duplicate_key(
-    index: str, table: str, old: Sequence[Any], new: Sequence[Any], sharded: bool = True
-) -> ServerError:
+def duplicate_key(index: str, table: str, old: Sequence[Any], new: Sequence[Any], sharded: bool = True) -> ServerError:
     """A row whose key exists.
 
     Args:

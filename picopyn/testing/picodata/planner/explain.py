@@ -95,9 +95,7 @@ class _Tree:
         lines = self._body(query.body)
         if query.order_by:
             names = ", ".join(f'"{name}"::{_type(kind)} -> "{name}"' for name, kind in query.columns)
-            order = ", ".join(
-                self._text(item.expression) + " desc" * item.descending for item in query.order_by
-            )
+            order = ", ".join(self._text(item.expression) + " desc" * item.descending for item in query.order_by)
             lines = [
                 f"projection ({names})",
                 *_indented([f"order by ({order})", "    scan", *_indented(_indented(lines))]),
@@ -167,9 +165,7 @@ class _Tree:
         head = f'delete "{table.name}"'
         if delete.where is None:
             return [head]
-        keys = (
-            f'{_reference(delete.target, name)} -> "pk_col_{at}"' for at, name in enumerate(table.primary_key)
-        )
+        keys = (f'{_reference(delete.target, name)} -> "pk_col_{at}"' for at, name in enumerate(table.primary_key))
         primary = ", ".join(f"PrimaryKey({at})" for at in range(len(table.primary_key)))
         policy = f"motion [policy: local, program: [{primary}, ReshardIfNeeded]]" if table.sharded else _FULL
         below = self._changed(delete.target, delete.where)

@@ -81,9 +81,7 @@ class Expressions:
             return b.Const(text, "text")
         value = PARSERS[wanted](text)
         if value is None:
-            raise sbroad(
-                f"failed to parse '{text}' as a value of type {wanted}, consider using explicit type casts"
-            )
+            raise sbroad(f"failed to parse '{text}' as a value of type {wanted}, consider using explicit type casts")
         return b.Const(value, wanted)
 
     def _parameter(self, parameter: s.Parameter, wanted: str | None) -> b.Expr:
@@ -128,9 +126,7 @@ class Expressions:
             raise no_overload("operator", binary.operator, (left.type, right.type))
         return b.Binary(binary.operator, left, right, kind)
 
-    def pair(
-        self, left: s.Expression, right: s.Expression, wanted: str | None = None
-    ) -> tuple[b.Expr, b.Expr]:
+    def pair(self, left: s.Expression, right: s.Expression, wanted: str | None = None) -> tuple[b.Expr, b.Expr]:
         """Two neighbours, each adapting to the other."""
         if isinstance(left, s.Row) and isinstance(right, s.Row):
             return self._rows(left, right)
@@ -199,9 +195,7 @@ class Expressions:
     def _case(self, case: s.Case, wanted: str | None) -> b.Expr:
         operand = self.bind(case.operand) if case.operand else None
         condition = operand.type if operand else "bool"
-        branches = tuple(
-            (self.bind(when, condition), self.bind(then, wanted)) for when, then in case.branches
-        )
+        branches = tuple((self.bind(when, condition), self.bind(then, wanted)) for when, then in case.branches)
         otherwise = self.bind(case.otherwise, wanted) if case.otherwise else None
         results = [then.type for _, then in branches] + ([otherwise.type] if otherwise else [])
         return b.Case(operand, branches, otherwise, common_type("CASE/THEN", results))

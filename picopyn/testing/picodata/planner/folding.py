@@ -59,9 +59,7 @@ def _tests(expression: b.Expr, values: Sequence[Value]) -> b.Expr:
     if isinstance(expression, b.Between):
         operand = fold(expression.operand, values)
         low = _binary(_equation(">="), operand, fold(expression.low, values))
-        both = _binary(
-            _equation("and"), low, _binary(_equation("<="), operand, fold(expression.high, values))
-        )
+        both = _binary(_equation("and"), low, _binary(_equation("<="), operand, fold(expression.high, values)))
         return negated(both) if expression.negated else both
     return expression
 

@@ -69,9 +69,7 @@ def result_type(name: str, arguments: Sequence[str]) -> str:
         return _aggregate_type(name, arguments)
     overloads = _SCALARS.get(name) or (INSTANCE_FUNCTIONS[name],)
     for types, result in overloads:
-        if len(types) == len(arguments) and all(
-            a in (t, "unknown") for t, a in zip(types, arguments, strict=True)
-        ):
+        if len(types) == len(arguments) and all(a in (t, "unknown") for t, a in zip(types, arguments, strict=True)):
             return result
     raise no_overload("function", name, arguments)
 

@@ -48,21 +48,14 @@ def evaluate(expression: b.Expr, values: Sequence[Value]) -> Value:
     if not done and isinstance(value, str):
         result = PARSERS[expression.type](value)
         done = result is not None
-    if (
-        not done
-        and expression.type == "text"
-        and isinstance(value, int | Decimal)
-        and not isinstance(value, bool)
-    ):
+    if not done and expression.type == "text" and isinstance(value, int | Decimal) and not isinstance(value, bool):
         return str(value)
     if not done:
         raise NotModelled(f"a cast of this value to {expression.type}")
     return result
 
 
-def rows_of(
-    insert: b.Insert, values: Sequence[Value], source: Sequence[Sequence[Any]] | None, hash_key: Hash
-) -> Rows:
+def rows_of(insert: b.Insert, values: Sequence[Value], source: Sequence[Sequence[Any]] | None, hash_key: Hash) -> Rows:
     """The rows with their buckets."""
     if source is None:
         body = insert.source.body
@@ -78,9 +71,7 @@ def _row(insert: b.Insert, given: Sequence[Any], hash_key: Hash) -> tuple[int | 
         kind = table.columns[position].type
         row[position] = stored_datetime(value) if kind == "datetime" and isinstance(value, str) else value
     bucket = hash_key([row[position] for position in key_positions(table)]) if table.sharded else None
-    return bucket, tuple(
-        _stored(value, column.type) for value, column in zip(row, table.columns, strict=True)
-    )
+    return bucket, tuple(_stored(value, column.type) for value, column in zip(row, table.columns, strict=True))
 
 
 def _stored(value: Any, kind: str) -> Value:

@@ -68,9 +68,7 @@ class Cursor:
     def is_word(self, *words: str) -> bool:
         """Whether these unquoted words come next, in this order."""
         tokens = (self.peek(ahead) for ahead in range(len(words)))
-        return all(
-            token.kind == "word" and token.text == word for token, word in zip(tokens, words, strict=True)
-        )
+        return all(token.kind == "word" and token.text == word for token, word in zip(tokens, words, strict=True))
 
     def accept(self, *words: str) -> bool:
         """Read these words if they come next."""

@@ -35,9 +35,7 @@ from picopyn.testing.picodata.planner.storage_text import StorageText, insert_te
 _TAGS = {"select": "SELECT", "insert": "INSERT 0", "update": "UPDATE", "delete": "DELETE"}
 
 
-def prepare(
-    text: str, catalog: Catalog, declared_oids: Sequence[int] = (), own_tier: str = "default"
-) -> Statement:
+def prepare(text: str, catalog: Catalog, declared_oids: Sequence[int] = (), own_tier: str = "default") -> Statement:
     """What Picodata answers to Parse of this text.
 
     Args:
@@ -89,9 +87,7 @@ class _Planner:
         plan = self._bound(parsed)[0]
 
         def lines(values: Sequence[Value]) -> list[str]:
-            options = {
-                name: value for name, value in explained.bound_options(values).items() if value is not None
-            }
+            options = {name: value for name, value in explained.bound_options(values).items() if value is not None}
             return explain_lines(plan, values, explained.buckets(values), self._own_count, options)
 
         return replace(
@@ -107,9 +103,7 @@ class _Planner:
         """DO: the statements run one after the other."""
         body = tuple(self.statements(parsed))
         tables = {name: None for statement in body for name in statement.tables}
-        tier = self._tier(
-            {name: self._catalog.tables[name] for name in tables if name in self._catalog.tables}
-        )
+        tier = self._tier({name: self._catalog.tables[name] for name in tables if name in self._catalog.tables})
 
         def buckets(values: Sequence[Value]) -> Buckets:
             found = [statement.buckets(values) for statement in body]
@@ -158,9 +152,7 @@ class _Planner:
             raise sbroad("Query cannot use tables from different tiers")
         return next(iter(tiers), None)
 
-    def _statement(
-        self, parsed: s.Dml, plan: b.Plan, tables: Mapping[str, Table], runnable: bool
-    ) -> Statement:
+    def _statement(self, parsed: s.Dml, plan: b.Plan, tables: Mapping[str, Table], runnable: bool) -> Statement:
         kind = "select" if isinstance(parsed, s.SelectStatement) else type(parsed).__name__.lower()
         if kind != "select" and "read_preference" in parsed.options:
             raise sbroad("invalid OptionSpec: read_preference option is supported only for DQL queries")

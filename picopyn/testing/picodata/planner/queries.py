@@ -46,9 +46,7 @@ class Queries:
         """The table an UPDATE or DELETE changes."""
         return b.Base(next(self._numbers), self.table(name), name)
 
-    def expressions(
-        self, scope: Scope | None, ctes: Ctes | None = None, filtering: bool = False
-    ) -> Expressions:
+    def expressions(self, scope: Scope | None, ctes: Ctes | None = None, filtering: bool = False) -> Expressions:
         """A binder for expressions that stand in this scope."""
         return Expressions(scope, self.parameters, lambda query: self.query(query, ctes or {}), filtering)
 
@@ -122,9 +120,7 @@ class Queries:
             if isinstance(item.expression, s.Star):
                 if scope is None:
                     raise NotModelled("SELECT * without FROM")
-                yield from (
-                    b.Item(column, column.name) for column in scope.visible(item.expression.qualifier)
-                )
+                yield from (b.Item(column, column.name) for column in scope.visible(item.expression.qualifier))
                 continue
             expression = binder.bind(item.expression, hints.get(at))
             name = item.alias

@@ -258,12 +258,8 @@ class Statement:
     find_buckets: Callable[[Sequence[Value]], Buckets] = field(default=_no_buckets, repr=False)
     find_lines: Callable[[Sequence[Value]], list[str]] = field(default=_nothing, repr=False)
     find_arguments: Callable[[Sequence[Value]], list[Any]] = field(default=_nothing, repr=False)
-    find_rows: Callable[[Sequence[Value], Sequence[Sequence[Any]] | None], Rows] = field(
-        default=_nothing, repr=False
-    )
-    find_insert_arguments: Callable[[int | None, Sequence[Value]], list[Any]] = field(
-        default=_nothing, repr=False
-    )
+    find_rows: Callable[[Sequence[Value], Sequence[Sequence[Any]] | None], Rows] = field(default=_nothing, repr=False)
+    find_insert_arguments: Callable[[int | None, Sequence[Value]], list[Any]] = field(default=_nothing, repr=False)
 
     def buckets(self, values: Sequence[Value] = ()) -> Buckets:
         """The buckets that take part with these values bound; for EXPLAIN, of what it explains."""

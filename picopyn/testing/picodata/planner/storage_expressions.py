@@ -12,9 +12,7 @@ from picopyn.testing.picodata.planner.functions import INSTANCE_FUNCTIONS
 from picopyn.testing.picodata.planner.storage_names import STORAGE_TYPES, quoted, relation
 
 _COMMA = "','"
-_SIMPLE = frozenset(
-    {"lower", "upper", "substr", "abs", "coalesce", "count", "sum", "min", "max", "row_number"}
-)
+_SIMPLE = frozenset({"lower", "upper", "substr", "abs", "coalesce", "count", "sum", "min", "max", "row_number"})
 
 
 class ExpressionText:
@@ -46,9 +44,7 @@ class ExpressionText:
 
     def ordered(self, item: b.OrderItem, text: str) -> str:
         """An element of ORDER BY whose expression has this text."""
-        return (
-            f"{text} {'DESC' if item.descending else 'ASC'} NULLS {'FIRST' if item.nulls_first else 'LAST'}"
-        )
+        return f"{text} {'DESC' if item.descending else 'ASC'} NULLS {'FIRST' if item.nulls_first else 'LAST'}"
 
     def _const(self, const: b.Const) -> str:
         if const.value is None:

@@ -67,9 +67,7 @@ def column_texts(column: Column) -> list[str]:
 
 def add_column_text(table: str, column: Column) -> str:
     """PostgreSQL text that adds a column."""
-    return f"ALTER TABLE {relation(table)} " + ", ".join(
-        f"ADD COLUMN {text}" for text in column_texts(column)
-    )
+    return f"ALTER TABLE {relation(table)} " + ", ".join(f"ADD COLUMN {text}" for text in column_texts(column))
 
 
 def drop_table_text(name: str) -> str:

@@ -17,9 +17,7 @@ class StorageText(ExpressionText):
         """A query; at the outermost level datetimes keep the offset they were stored with."""
         text = self._body(query.body, outermost)
         if query.order_by:
-            items = (
-                self.ordered(item, self._sorted_by(item.expression, query.body)) for item in query.order_by
-            )
+            items = (self.ordered(item, self._sorted_by(item.expression, query.body)) for item in query.order_by)
             text += f" ORDER BY {', '.join(items)}"
         if query.limit is not None:
             text += f" LIMIT {query.limit}"
@@ -44,11 +42,7 @@ class StorageText(ExpressionText):
         source = ["FROM", self._source(select.source)] if select.source else []
         plain = self.offsets and outermost and not (select.aggregated or select.distinct)
         items = ", ".join(self._item(item.expression, plain) for item in select.items)
-        if (
-            select.aggregated
-            and not select.group_by
-            and any(isinstance(i.expression, b.Column) for i in select.items)
-        ):
+        if select.aggregated and not select.group_by and any(isinstance(i.expression, b.Column) for i in select.items):
             raise NotModelled("a column outside aggregates without GROUP BY")
         parts = ["SELECT" + " DISTINCT" * select.distinct, items, *source]
         if select.where is not None:
@@ -89,9 +83,7 @@ class StorageText(ExpressionText):
         `extra_columns`.
         """
         target = self._table(update.target)
-        sets = [
-            f"{quoted(name)} = {self._assigned(update, name, value)}" for name, value in update.assignments
-        ]
+        sets = [f"{quoted(name)} = {self._assigned(update, name, value)}" for name, value in update.assignments]
         where = f" WHERE {self.expression(update.where)}" if update.where is not None else ""
         for at, (name, kind) in enumerate(extra_columns(update, self.offsets), len(self.numbers) + 1):
             sets.append(f"{quoted(name)} = ${at}::{kind}")
@@ -100,9 +92,7 @@ class StorageText(ExpressionText):
     def _assigned(self, update: b.Update, name: str, value: b.Expr) -> str:
         column = update.target.table.column(name)
         text = self.expression(value)
-        return (
-            text if column is None or column.type == value.type else f"({text})::{STORAGE_TYPES[column.type]}"
-        )
+        return text if column is None or column.type == value.type else f"({text})::{STORAGE_TYPES[column.type]}"
 
     def delete(self, delete: b.Delete) -> str:
         """A DELETE."""
@@ -120,9 +110,7 @@ def extra_columns(update: b.Update, offsets: bool) -> list[tuple[str, str]]:
 def offset_assignments(update: b.Update) -> list[tuple[str, b.Expr]]:
     """The assignments to datetime columns."""
     table = update.target.table
-    return [
-        (n, e) for n, e in update.assignments if (c := table.column(n)) is not None and c.type == "datetime"
-    ]
+    return [(n, e) for n, e in update.assignments if (c := table.column(n)) is not None and c.type == "datetime"]
 
 
 def insert_columns(table: Table, offsets: bool) -> list[tuple[str, str]]:

@@ -231,7 +231,5 @@ def _numeric_to_binary(value: Decimal) -> bytes:
         weight -= 1
     while groups and not groups[-1]:
         groups.pop()
-    head = struct.pack(
-        ">hhHH", len(groups), weight if groups else 0, 0x4000 if sign and any(digits) else 0, scale
-    )
+    head = struct.pack(">hhHH", len(groups), weight if groups else 0, 0x4000 if sign and any(digits) else 0, scale)
     return head + struct.pack(f">{len(groups)}h", *groups)

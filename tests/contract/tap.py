@@ -1,4 +1,4 @@
-"""Forwards connections and notes the names of the statements that clients prepare."""
+"""Forwards connections and notes what clients send: statement names, and password messages."""
 
 from __future__ import annotations
 
@@ -16,10 +16,12 @@ class Tap:
 
     Attributes:
         names: Statement name → how many times it was prepared.
+        passwords: Password messages that passed.
     """
 
-    def __init__(self, host: str, port: int, names: Counter[str]) -> None:
-        self.names = names
+    def __init__(self, host: str, port: int, names: Counter[str] | None = None) -> None:
+        self.names = Counter() if names is None else names
+        self.passwords = 0
         self._to = (host, port)
         self._tasks: set[asyncio.Task[None]] = set()
         self._server: asyncio.Server | None = None
@@ -71,6 +73,7 @@ class Tap:
             body = await reader.readexactly(struct.unpack("!I", head[1:])[0] - 4)
             if head[:1] == b"P":
                 self.names[body.partition(b"\0")[0].decode()] += 1
+            self.passwords += head[:1] == b"p"
             back.write(head + body)
 
 

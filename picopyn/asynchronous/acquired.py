@@ -39,10 +39,8 @@ class AcquiredConnection:
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
             raise AttributeError(name)
-        attribute = getattr(self._held(), name)
-        if callable(attribute) and name.startswith(_BLOCKING):
-            return self._watched(attribute)
-        return attribute
+        attribute: Any = getattr(self._held(), name)
+        return self._watched(attribute) if name.startswith(_BLOCKING) else attribute
 
     def is_closed(self) -> bool:
         """Whether the connection is closed, or was given back."""

@@ -49,6 +49,7 @@ class Dialer:
             asyncpg.PostgresError: It refused.
         """
         settings = self._settings
+        arguments: dict[str, Any] = {"timeout": settings.connect_timeout}  # asyncpg takes a float, but says int
         connection: Any = await asyncpg.connect(
             host=address[0],
             port=address[1],
@@ -56,10 +57,10 @@ class Dialer:
             password=settings.password,
             database=settings.database,
             ssl=settings.ssl,
-            timeout=settings.connect_timeout,
             statement_cache_size=settings.statement_cache_size,
             server_settings=self._start_up(purpose),
             connection_class=Connection,
+            **arguments,
         )
         connection.read_into_kept_buffer()
         connection.on_notice = on_notice

@@ -317,7 +317,8 @@ class Session(asyncio.Protocol):
 
     def _ran(self, task: asyncio.Task[Result], then: Callable[[Result], None]) -> None:
         if task.cancelled() or not self._alive():
-            task.cancelled() or task.exception()
+            if not task.cancelled():
+                task.exception()  # looked at, so that nobody reports it as lost
             return
         self._busy = False
         try:

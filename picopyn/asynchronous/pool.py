@@ -398,7 +398,7 @@ class Pool:
     async def _open_connection(self, node: Node, purpose: Purpose) -> Any:
         connection = await self._dialer.dial((node.host, node.port), purpose)
         hook: Callable[[Any], Awaitable[None]] | None = self._settings.after_connect
-        if hook is not None:
+        if hook is not None and purpose is not Purpose.PROBE:
             try:
                 async with asyncio.timeout(self._settings.connect_timeout):
                     await hook(connection)

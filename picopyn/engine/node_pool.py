@@ -149,6 +149,16 @@ class NodePool:
         for waiter in waiters:
             waiter.fail(error.__cause__ or error if isinstance(error, HookFailed) else _unreachable(error))
 
+    def desert(self, error: BaseException) -> None:
+        """The node is down: those who wait are sent on, idle connections are dropped. What is held stays held."""
+        with self._lock:
+            waiters, idle = self.slots.drain_waiters(), self.slots.drain_idle()
+            self._leaving.update(dict.fromkeys(idle, "terminated"))
+        for waiter in waiters:
+            waiter.fail(_unreachable(error))
+        for link in idle:
+            link.terminate()
+
     def retire(self, reason: CloseReason) -> list[Link]:
         """The node has left, or the pool closes: refuse waiters, take no more connections.
 

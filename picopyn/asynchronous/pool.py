@@ -330,11 +330,15 @@ class Pool:
     ) -> Request:
         if self._state is not _State.OPEN:
             self._check_open()
+        explicit = timeout is not None
         if timeout is None:
             timeout = self._settings.command_timeout
         deadline = None if timeout is None else self._deadline(timeout)
         asked_role = self._default_role if role is None else self._role(role)
-        return Request(method, query, args, asked_role, timeout, deadline, idempotent)
+        request = Request(method, query, args, asked_role, timeout, deadline, idempotent)
+        if not explicit:
+            request.patience = None
+        return request
 
     async def _acquire(self, timeout: float | None) -> AcquiredConnection:
         self._check_open()

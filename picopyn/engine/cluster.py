@@ -9,19 +9,21 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from random import Random
 
-from picopyn.dialects.base import Capability, Dialect, Purpose
+from picopyn.dialects.base import Capability, Dialect
 from picopyn.engine.changes import Changes
 from picopyn.engine.flights import NODE_LEFT, Flights
 from picopyn.engine.jobs import Jobs
 from picopyn.engine.journal import Journal
 from picopyn.engine.node_pool import HookFailed, NodePool
+from picopyn.engine.node_pools import NodePools
 from picopyn.engine.probes import Probes
 from picopyn.engine.runtime import Link, Runtime
+from picopyn.engine.terms import GOODBYE, Terms
 from picopyn.errors import Fault
 from picopyn.observe import CloseReason
 from picopyn.routing.health import LONGEST_PAUSE, Health, NodeState
 from picopyn.routing.membership import reconcile
-from picopyn.routing.plan import PLAIN, REPLICA_READ, Candidate, Flavour, Planner
+from picopyn.routing.plan import PLAIN, REPLICA_READ, Candidate, Planner
 from picopyn.routing.watch import Change, Watch
 from picopyn.settings import PoolSettings
 from picopyn.topology import Node, TopologySnapshot
@@ -29,7 +31,8 @@ from picopyn.topology import Node, TopologySnapshot
 #: Load of a node without any connection: it comes after all that have one, for it may be hanging.
 _UNCONNECTED = 1_000_000
 
-_PURPOSES: dict[Flavour, Purpose] = {PLAIN: Purpose.PLAIN, REPLICA_READ: Purpose.REPLICA_READ}
+#: How long the last tasks may take to end after everything was dropped (seconds); they need a few turns of the loop.
+_LAST_TURNS = 0.05
 
 
 class Cluster:
@@ -70,9 +73,12 @@ class Cluster:
         self._journal = journal
         self._refresh = refresh
         self._rng = rng
-        self._pools: dict[tuple[str, Flavour], NodePool] = {}
         watch = Watch(Health(), runtime.now(), rng)
         self._probes = Probes(runtime, self.jobs, watch, self.changes, self, dialect.probe_question)
+        # One connection at least, where a forwarded statement can hang, is the watch that tells when a leader dies.
+        least_size = max(settings.min_size, 1 if self._hangs else 0)
+        terms = Terms(runtime, settings, self, self.jobs, rng)
+        self._pools = NodePools(terms, least_size, self.health.is_up)
         self.planner = self._planner(snapshot)
 
     @property
@@ -88,11 +94,11 @@ class Cluster:
     @property
     def pools(self) -> tuple[NodePool, ...]:
         """All node pools."""
-        return tuple(self._pools.values())
+        return self._pools.live
 
     def adopt(self, snapshot: TopologySnapshot) -> None:
         """Make a snapshot the current one: open and retire node pools, and let waiting calls plan again."""
-        pooled = {pool.node.uuid: (pool.node.host, pool.node.port) for pool in self._pools.values()}
+        pooled = {pool.node.uuid: (pool.node.host, pool.node.port) for pool in self.pools}
         membership = reconcile(pooled, snapshot.nodes())
         self.planner = self._planner(snapshot)
         for uuid in (*membership.leave, *(node.uuid for node in membership.move)):
@@ -101,7 +107,7 @@ class Cluster:
         self._rng.shuffle(joining)  # the first to be connected gets the first call: not the same node in every process
         for node in joining:
             self._probes.join(node)
-            self.pool(Candidate(node)).warm(self._least_size)
+            self._pools.warm(self.pool(Candidate(node)))
         self.changes.looked()
 
     def confirm(self, snapshot: TopologySnapshot) -> None:
@@ -111,16 +117,16 @@ class Cluster:
 
     def pool(self, candidate: Candidate) -> NodePool:
         """The pool of connections a candidate needs; made at first use."""
-        pool = self._pools.get(candidate.key)
-        if pool is None:
-            purpose = _PURPOSES[candidate.flavour]
-            pool = NodePool(self.runtime, candidate.node, purpose, self.settings.max_size, self, self.jobs)
-            self._pools[candidate.key] = pool
-        return pool
+        return self._pools.get(candidate)
+
+    @property
+    def failure(self) -> BaseException | None:
+        """Why some node could not be connected to at the last attempt, if that is so."""
+        return next((pool.failure for pool in self.pools if pool.failure is not None), None)
 
     def load(self, uuid: str) -> int:
         """Calls a node serves now: connections held and calls waiting for one."""
-        pool = self._pools.get((uuid, PLAIN))
+        pool = self._pools.find(uuid)
         if pool is None or not pool.slots.size:
             return _UNCONNECTED
         return pool.slots.load
@@ -169,22 +175,23 @@ class Cluster:
         if not (awake or self.jobs.closed or pool.retired):
             self._not_opened(pool.node, error)
         pool.refuse_waiters(error)
+        self._pools.try_again()
 
     def link_closed(self, pool: NodePool, link: Link, reason: CloseReason) -> None:
         """A connection to a node ended."""
         self._journal.closed(pool.node, pool.purpose.value, link, reason)
-        if self.jobs.closed or pool.retired:
-            return
-        if reason == "broken":
+        if self.jobs.closed:
+            self.changes.ring()
+        elif reason == "broken" and not pool.retired:
             self.suspect(pool.node, "a connection broke")
-        elif pool.purpose is Purpose.PLAIN and self.health.is_up(pool.node.uuid):
-            pool.warm(self._least_size)
+        elif self.health.is_up(pool.node.uuid):
+            self._pools.warm(pool)
 
     # what the probes report and ask
 
     def pools_of(self, uuid: str) -> Iterable[NodePool]:
         """The pools of a node."""
-        return [pool for flavour in _PURPOSES if (pool := self._pools.get((uuid, flavour))) is not None]
+        return [pool for flavour in (PLAIN, REPLICA_READ) if (pool := self._pools.find(uuid, flavour)) is not None]
 
     def all_down(self) -> bool:
         """Whether no node can be reached."""
@@ -234,35 +241,40 @@ class Cluster:
 
     # life cycle
 
+    def expire_connections(self) -> None:
+        """Replace every connection for callers, without disturbing anybody."""
+        self._pools.expire()
+
     async def close(self, deadline: float) -> None:
-        """Refuse what waits, let holders finish until the deadline, then drop everything."""
+        """Refuse what waits, let holders finish until the deadline, then drop everything; idle ones say goodbye."""
+        goodbye = min(deadline, self.runtime.now() + GOODBYE)
         idle = self._shut()
-        closing = [self.runtime.spawn(self.runtime.close_link(link, deadline), "picopyn close") for link in idle]
-        await self.runtime.settle(closing, deadline)
-        await self.jobs.settle(deadline)
+        closing = [self.runtime.spawn(self.runtime.close_link(link, goodbye), "picopyn close") for link in idle]
         with suppress(TimeoutError):
-            while any(pool.slots.held for pool in self.pools):
+            while any(pool.slots.held for pool in self._pools.all()):
                 await self.changes.wait(deadline)
-        self._drop_held()
+        await self.runtime.settle(closing, goodbye)
+        self._pools.terminate("shutdown")
+        last = self.runtime.now() + _LAST_TURNS
+        await self.runtime.settle(closing, last)
+        await self.jobs.settle(last)
+        with suppress(TimeoutError):
+            while any(pool.slots.leaving for pool in self._pools.all()):
+                await self.changes.wait(last)
 
     def terminate(self) -> None:
         """Drop everything at once."""
-        for link in self._shut():
-            link.terminate()
-        self._drop_held()
+        self._shut()
+        self._pools.terminate("shutdown")
 
     def _shut(self) -> list[Link]:
         self.jobs.cancel()
-        idle = [link for pool in self.pools for link in pool.retire("shutdown")]
+        idle = self._pools.retire_all("shutdown")
         self.changes.ring()
         return idle + self._probes.end()
 
-    def _drop_held(self) -> None:
-        for pool in self.pools:
-            pool.terminate_held("shutdown")
-
     def _drop(self, link: Link) -> None:
-        for pool in self.pools:
+        for pool in self._pools.all():
             if link in pool.slots.held:
                 pool.drop(link, "terminated")
                 return
@@ -270,15 +282,10 @@ class Cluster:
 
     def _retire(self, uuid: str) -> None:
         self._probes.leave(uuid)
-        for flavour in _PURPOSES:
-            pool = self._pools.pop((uuid, flavour), None)
-            if pool is None:
-                continue
-            for link in pool.retire("node_gone"):
-                link.terminate()
-            suspects = self.flights.on(pool.slots.held)
-            if self._hangs and suspects:
-                self.jobs.spawn(self.flights.end_if_stuck(suspects, NODE_LEFT), "picopyn stuck calls")
+        stuck = [flight for pool in self.pools_of(uuid) for flight in self.flights.on(pool.slots.held)]
+        self._pools.retire(uuid, "node_gone")
+        if self._hangs and stuck:
+            self.jobs.spawn(self.flights.end_if_stuck(stuck, NODE_LEFT), "picopyn stuck calls")
 
     # nodes
 
@@ -290,16 +297,11 @@ class Cluster:
     def _hangs(self) -> bool:
         return Capability.FORWARDING_NEEDS_EVERY_LEADER in self._dialect.capabilities
 
-    @property
-    def _least_size(self) -> int:
-        """Connections kept to every node; one is the watch that tells at once when a leader dies."""
-        return max(self.settings.min_size, 1 if self._hangs else 0)
-
     def _planner(self, snapshot: TopologySnapshot) -> Planner:
         return Planner(snapshot, self.health, self.load, self._rng, hangs=self._hangs)
 
     def _is_connected(self, node: Node) -> bool:
-        pool = self._pools.get((node.uuid, PLAIN))
+        pool = self._pools.find(node.uuid)
         return pool is not None and pool.slots.size > 0
 
     def _answered(self, node: Node, how: str) -> None:
@@ -309,7 +311,9 @@ class Cluster:
             self._came_up(node)
 
     def _came_up(self, node: Node) -> None:
-        self.pool(Candidate(node)).warm(self._least_size)
+        pool = self.pool(Candidate(node))
+        pool.retry_at = 0.0  # what failed before means nothing now
+        self._pools.warm(pool)
         self.changes.ring()
 
     def _not_opened(self, node: Node, error: BaseException) -> None:

@@ -13,7 +13,7 @@ from typing import Any, NoReturn, Protocol
 from picopyn.dialects.base import Capability, Dialect
 from picopyn.engine import failures
 from picopyn.engine.cluster import Cluster
-from picopyn.engine.node_pool import NodePool, NodeUnreachable
+from picopyn.engine.node_pool import NodePool, NodeUnreachable, QueueFull
 from picopyn.engine.request import Request
 from picopyn.engine.route_table import CompiledRoute, RouteTable
 from picopyn.engine.runtime import Link
@@ -90,7 +90,8 @@ class Executor:
         Raises:
             PoolClosed: The pool was closed meanwhile.
             AcquireTimeout: No connection became available in time; nothing was sent.
-            NoNodeAvailable: The same, and no node can be reached at all.
+            TooManyWaiting: As many calls as may wait for the node wait already.
+            NoNodeAvailable: No connection became available in time, and no node can be reached at all.
             CallTimeout: The deadline ended while the server had the statement.
             OutcomeUnknown: It may have happened, and nobody can tell.
             asyncpg.PostgresError: The server's own error.
@@ -212,8 +213,12 @@ class Executor:
         except NodeUnreachable as error:
             self._unreachable(request, pool.node, error)
             return None
+        except QueueFull:
+            self._counters.too_many_waiting += 1
+            raise failures.too_many_waiting(request, pool.node, pool.state) from None
         except TimeoutError as error:
-            raise self._not_acquired(request, f"a free connection to {pool.node.name}") from error
+            what = f"a connection to {pool.node.name} ({pool.node.address}: {pool.state})"
+            raise self._not_acquired(request, what) from pool.failure or error
 
     async def _wait(self, request: Request, plan: Plan) -> None:
         if plan.wait is Wait.LEARN:
@@ -224,7 +229,8 @@ class Executor:
         try:
             await self._cluster.changes.wait(self._patience(request))
         except TimeoutError as error:
-            raise self._not_acquired(request, failures.awaited(plan, self._cluster.snapshot)) from error
+            what = failures.awaited(plan, self._cluster.snapshot)
+            raise self._not_acquired(request, what) from self._cluster.failure or error
 
     async def _pause(self, request: Request, rounds: int) -> None:
         """Every candidate was tried in vain: wait for a change, but not for long."""
@@ -232,7 +238,7 @@ class Executor:
             raise PoolClosed("the pool is closed")
         patience, now = self._patience(request), self._cluster.runtime.now()
         if patience is not None and now >= patience:
-            raise self._not_acquired(request, "a reachable node")
+            raise self._not_acquired(request, "a reachable node") from self._cluster.failure
         pause = now + min(BACK_OFF * 2.0**rounds, LONGEST_BACK_OFF)
         try:
             await self._cluster.changes.wait(pause if patience is None else min(patience, pause))
@@ -254,9 +260,12 @@ class Executor:
             raise self._not_acquired(request, "a newer look at the cluster") from error
 
     def _patience(self, request: Request) -> float | None:
-        limit = self._cluster.settings.acquire_timeout
-        if request.patience is None and limit is not None:
-            request.patience = self._cluster.runtime.now() + limit
+        """Until when a call may wait to be sent: its own timeout, else `acquire_timeout` within `command_timeout`."""
+        if request.patience is None:
+            request.patience, limit = request.deadline, self._cluster.settings.acquire_timeout
+            if limit is not None:
+                end = self._cluster.runtime.now() + limit
+                request.patience = end if request.deadline is None else min(end, request.deadline)
         return request.patience
 
     # failures
@@ -356,5 +365,6 @@ class Executor:
         if self.closed:
             return PoolClosed("the pool was closed while the call waited")
         self._counters.acquire_timeouts += 1
-        limit = self._cluster.settings.acquire_timeout if request.timeout is None else request.timeout
+        own = request.patience == request.deadline
+        limit = request.timeout if own else self._cluster.settings.acquire_timeout
         return failures.not_acquired(request, awaited, limit or 0.0, self._cluster.snapshot, self._cluster.health)

@@ -6,7 +6,16 @@ No parameter value and no secret gets into a text here.
 from __future__ import annotations
 
 from picopyn.engine.request import Request
-from picopyn.errors import AcquireTimeout, CallTimeout, Fault, NoNodeAvailable, OutcomeUnknown, WriteLost, WriteTimeout
+from picopyn.errors import (
+    AcquireTimeout,
+    CallTimeout,
+    Fault,
+    NoNodeAvailable,
+    OutcomeUnknown,
+    TooManyWaiting,
+    WriteLost,
+    WriteTimeout,
+)
 from picopyn.routing.health import Health
 from picopyn.routing.plan import Plan
 from picopyn.topology import Node, TopologySnapshot
@@ -60,6 +69,12 @@ def not_acquired(
     down = "; ".join(f"{address}: {reason}" for address, reason in reasons.items() if reason)
     text = f"{request.method}() waited {limit:g} s for {awaited}" + (f" ({down})" if down else "")
     return request.annotate(AcquireTimeout(f"{text}; nothing was sent. Allow more time, or look at the cluster"))
+
+
+def too_many_waiting(request: Request, node: Node, state: str) -> TooManyWaiting:
+    """As many calls wait for a node as may."""
+    text = f"{request.method}() was refused: at {node.name} ({node.address}) {state}, and no more may"
+    return request.annotate(TooManyWaiting(f"{text}; nothing was sent. Raise max_waiting or max_size, or send less"))
 
 
 def awaited(plan: Plan, snapshot: TopologySnapshot) -> str:

@@ -295,7 +295,7 @@ class Executor:
         fault = self._cluster.fault(error)
         if self._cluster.runtime.fault(error) is None:
             self.give(pool, link)
-        else:
+        elif ended is None:
             pool.drop(link, "broken")
         return await self._act(request, pool.node, error, fault, ended), None
 

@@ -121,6 +121,11 @@ class Link:
         except TimeoutError as error:
             raise TimeoutError from error
 
+    @property
+    def running(self) -> bool:
+        """Whether a call hangs on it."""
+        return self._running is not None and not self._running.done()
+
     def reply(self, answer: Any) -> None:
         """Answer the call that hangs on this connection."""
         self.last_byte = asyncio.get_running_loop().time()
@@ -147,8 +152,10 @@ class Server:
     default: Any = None
     links: set[Link] = field(default_factory=set)
     calls: list[tuple[str, tuple[Any, ...]]] = field(default_factory=list)
+    dialled: int = 0
     opened: int = 0
     probed: int = 0
+    thawed: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def answer_probe(self, link: Link) -> None:
         """Answer the question whether it is alive, or not."""
@@ -157,9 +164,15 @@ class Server:
             await link.hang()
         await asyncio.sleep(0)
 
+    def freeze(self) -> None:
+        """Accept everything and say nothing, from now on."""
+        self.silent = True
+        self.thawed.clear()
+
     def thaw(self) -> None:
-        """Say again what was not said while it was silent."""
+        """Go on, with what came meanwhile too."""
         self.silent = False
+        self.thawed.set()
         for link in list(self.links):
             link.reply(self.default)
 
@@ -240,9 +253,10 @@ class World:
 
     async def _open(self, node: Node, purpose: Purpose) -> Link:
         server = self.servers[node.uuid]
+        server.dialled += 1
         await asyncio.sleep(0)
-        if server.silent:
-            await asyncio.get_running_loop().create_future()
+        while server.silent:
+            await server.thawed.wait()
         if server.refuses is not None:
             raise server.refuses
         self.purposes.append((node.uuid, purpose))
@@ -270,10 +284,21 @@ class World:
         idempotent: bool | None = None,
     ) -> asyncio.Task[Any]:
         """Start a call in a task of its own."""
-        now = self.cluster.runtime.now()
-        deadline = None if timeout is None else now + timeout
-        request = Request("fetch", query, args, role, timeout, deadline, idempotent)
+        request = self.request(query, *args, role=role, timeout=timeout, idempotent=idempotent)
         return asyncio.create_task(self.executor.run(request))
+
+    def request(
+        self,
+        query: str,
+        *args: Any,
+        role: Role = Role.LEADER,
+        timeout: float | None = None,
+        idempotent: bool | None = None,
+        method: str = "fetch",
+    ) -> Request:
+        """A call that is not started yet."""
+        deadline = None if timeout is None else self.cluster.runtime.now() + timeout
+        return Request(method, query, args, role, timeout, deadline, idempotent)
 
 
 async def settle(turns: int = 20) -> None:

@@ -125,8 +125,7 @@ class Pool:
         deadline = self._cluster.runtime.now() + grace
         self._executor.closed = True
         try:
-            await self._control.close()
-            await self._cluster.close(deadline)
+            await asyncio.gather(self._close_control(deadline), self._cluster.close(deadline))
         except BaseException:
             self._drop_everything()
             raise
@@ -412,6 +411,14 @@ class Pool:
                     raise HookFailed from error
                 raise
         return connection
+
+    async def _close_control(self, deadline: float) -> None:
+        """Say goodbye to the servers that were asked about the cluster; one that hangs has the grace, no more."""
+        try:
+            async with asyncio.timeout_at(deadline):
+                await self._control.close()
+        except TimeoutError:
+            self._control.terminate()
 
     def _drop_everything(self) -> None:
         for part in ("_executor", "_control", "_cluster"):

@@ -8,7 +8,7 @@ word, and only one that answers is sent credentials.
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from random import Random
 from typing import TypeVar
 

@@ -25,6 +25,9 @@ Address = tuple[str, int]
 #: How much later a less preferred group of addresses is asked (seconds).
 STAGGER = 0.1
 
+#: How long an attempt to connect may go on when nobody waits for it any more (seconds).
+LAST_MOMENT = 0.05
+
 
 class Dialer:
     """Opens connections with the credentials of one pool.
@@ -48,9 +51,22 @@ class Dialer:
             OSError: It could not be reached.
             asyncpg.PostgresError: It refused.
         """
+        connecting = asyncio.create_task(self._connect(address, purpose), name=f"picopyn dial {address[0]}")
+        try:
+            await asyncio.wait({connecting})
+        except asyncio.CancelledError:
+            await _give_up(connecting)
+            raise
+        connection = connecting.result()
+        connection.read_into_kept_buffer()
+        connection.on_notice = on_notice
+        connection.endpoint = address
+        return connection  # type: ignore[no-any-return]
+
+    async def _connect(self, address: Address, purpose: Purpose) -> Any:
         settings = self._settings
         arguments: dict[str, Any] = {"timeout": settings.connect_timeout}  # asyncpg takes a float, but says int
-        connection: Any = await asyncpg.connect(
+        return await asyncpg.connect(
             host=address[0],
             port=address[1],
             user=settings.user,
@@ -62,10 +78,6 @@ class Dialer:
             connection_class=Connection,
             **arguments,
         )
-        connection.read_into_kept_buffer()
-        connection.on_notice = on_notice
-        connection.endpoint = address
-        return connection  # type: ignore[no-any-return]
 
     def _start_up(self, purpose: Purpose) -> dict[str, str]:
         settings = self._settings
@@ -76,6 +88,25 @@ class Dialer:
         if settings.application_name is not None:
             keys.setdefault("application_name", settings.application_name)
         return keys
+
+
+async def _give_up(connecting: asyncio.Task[Any]) -> None:
+    """End an attempt to connect that nobody waits for any more.
+
+    asyncpg 0.32 that is cancelled just after the TCP connect leaves a future behind that complains of an "unexpected
+    connection_lost() call"; so an attempt that goes on well may come to its end, and is dropped then.
+    """
+    try:
+        await asyncio.wait({connecting}, timeout=LAST_MOMENT)
+    finally:
+        connecting.cancel()
+        connecting.add_done_callback(_drop)
+    await asyncio.wait({connecting})
+
+
+def _drop(connecting: asyncio.Task[Any]) -> None:
+    if not connecting.cancelled() and connecting.exception() is None:
+        connecting.result().terminate()
 
 
 async def awake(

@@ -1,11 +1,12 @@
 """One connection to one node: asyncpg's connection, with notices that arrive in time.
 
 What leans on asyncpg's internals stands in this file, guarded by `tests/asynchronous/test_connection.py`: the hook for
-server messages, and the statement cache.
+server messages, the statement cache, and the closing of outdated statements.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Any
 
@@ -17,19 +18,21 @@ from picopyn.asynchronous.buffered import put_in_front
 class Connection(asyncpg.Connection):
     """A connection with asyncpg's whole surface: `fetch`, `fetchrow`, `fetchval`, `execute`, `prepare`, `close`, ….
 
-    Two things differ. A notice is delivered to `on_notice` synchronously, before the request that caused it completes
+    Three things differ. A notice is delivered to `on_notice` synchronously, before the request that caused it completes
     (asyncpg schedules its log listeners for later, which would be too late for statement metadata). And
-    `forget_statements` makes every statement be prepared again.
+    `forget_statements` makes every statement be prepared again. And a call's `timeout` covers all of it: before a call,
+    asyncpg closes the statements that have left its cache, and waits for the server without any limit.
 
     Attributes:
         on_notice: Called with the text of every notice of the server, or None.
         endpoint: (host, port) that was dialled.
     """
 
-    __slots__ = ("endpoint", "on_notice")
+    __slots__ = ("_limit", "endpoint", "on_notice")
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        self._limit: float | None = None
         self.on_notice: Callable[[str], None] | None = None
         self.endpoint: tuple[str, int] = ("", 0)
 
@@ -37,6 +40,14 @@ class Connection(asyncpg.Connection):
         if self.on_notice is not None:
             self.on_notice(fields.get("M", ""))
         super()._process_log_message(fields, last_query)
+
+    def _get_statement(self, query: str, timeout: float | None, **options: Any) -> Any:
+        self._limit = timeout
+        return super()._get_statement(query, timeout, **options)
+
+    async def _cleanup_stmts(self) -> None:
+        async with asyncio.timeout(self._limit):
+            await super()._cleanup_stmts()
 
     def read_into_kept_buffer(self) -> bool:
         """Read replies into a buffer that is kept, where the event loop would make a new one for each.

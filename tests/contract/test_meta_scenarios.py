@@ -179,7 +179,7 @@ async def test_meta_reconnect_starts_with_an_empty_cache(target: Target, open_po
         await pool.wait_ready()
         for text in (f"SELECT v FROM {table} WHERE id = $1", f"DELETE FROM {table} WHERE id = $1"):
             await pool.explain_route(text, 1)
-        assert pool.stats().metadata.cache_size == 2  # type: ignore[union-attr]
+        assert pool.stats().metadata.cached == 2  # type: ignore[union-attr]
         for proxy in proxies.values():
             proxy.cut()
 
@@ -190,5 +190,5 @@ async def test_meta_reconnect_starts_with_an_empty_cache(target: Target, open_po
         await target.until(noticed, "every connection broke")
         explained = await pool.explain_route(f"INSERT INTO {table} VALUES ($1, 1)", 1)
         assert explained.key_parameters == ((1,),)
-        assert pool.stats().metadata.cache_size == 1  # type: ignore[union-attr]
+        assert pool.stats().metadata.cached == 1  # type: ignore[union-attr]
         await pool.close()

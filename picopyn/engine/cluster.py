@@ -147,6 +147,12 @@ class Cluster:
         """Ask for a new look at the cluster, without waiting; its leader is in doubt where a node is named."""
         self._refresh(doubtful)
 
+    def end(self, link: Link) -> None:
+        """End the call on a connection: the connection is dropped, which says nothing about its node."""
+        for pool in self.pools:
+            if link in pool.slots.held:
+                pool.drop(link, "terminated")
+
     # what node pools report
 
     def link_opened(self, pool: NodePool, link: Link, seconds: float) -> None:

@@ -65,7 +65,9 @@ def _must_read(path: str, read: ReadFile) -> str:
     try:
         return read(path).text
     except OSError as error:
-        raise ConfigError(f"the service file {path!r} cannot be read: {error.strerror or type(error).__name__}") from None
+        raise ConfigError(
+            f"the service file {path!r} cannot be read: {error.strerror or type(error).__name__}"
+        ) from None
 
 
 def _places(environment: Mapping[str, str], *, named: bool) -> Iterator[str]:

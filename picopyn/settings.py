@@ -179,9 +179,7 @@ _NO_HOST: Final = "no host is named: give a connection string like postgresql://
 # --- the words of a connection string -----------------------------------------------------------------
 
 
-def _parsed(
-    dsn: Any, environment: Mapping[str, str] | None, read_file: ReadFile | None
-) -> tuple[Dsn, list[str]]:
+def _parsed(dsn: Any, environment: Mapping[str, str] | None, read_file: ReadFile | None) -> tuple[Dsn, list[str]]:
     if isinstance(dsn, str):
         parsed, problems = connection_string.read(dsn)
     elif isinstance(dsn, Dsn):
@@ -194,7 +192,7 @@ def _parsed(
         parsed = with_service(parsed, environment or {}, read_file)
         return parsed.with_environment(environment or {}), []
     except ConfigError as error:
-        return parsed, [*error.problems]
+        return parsed.without("service", "servicefile", "port"), [*error.problems]
 
 
 def _whole_or_text(text: str) -> Any:

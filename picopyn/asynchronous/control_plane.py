@@ -66,11 +66,11 @@ class ControlPlane:
         )
         self._finder = LeaderFinder(reach.to, self._key_select)
         self._source: TopologySource = settings.topology_source or (
-            PollingTopologySource(
-                reach.topology, address_map=settings.address_map, leader_finder=self._finder, now=now
-            )
+            PollingTopologySource(reach.topology, address_map=settings.address_map, leader_finder=self._finder, now=now)
             if self._learns
-            else StaticTopologySource(endpoint.with_default_port(dialect.default_port) for endpoint in settings.endpoints)
+            else StaticTopologySource(
+                endpoint.with_default_port(dialect.default_port) for endpoint in settings.endpoints
+            )
         )
         interval = None if isinstance(self._source, StaticTopologySource) else settings.topology_update_interval
         self.tracker = TopologyTracker(self._source, interval, now=now, rng=rng)

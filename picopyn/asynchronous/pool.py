@@ -18,13 +18,13 @@ from typing import Any
 
 from picopyn.asynchronous.acquired import AcquiredConnection, Acquiring
 from picopyn.asynchronous.config_files import PasswordFile, read_file
+from picopyn.asynchronous.connection import Connection
 from picopyn.asynchronous.control_plane import ControlPlane
 from picopyn.asynchronous.dialect_detection import introduce
-from picopyn.asynchronous.connection import Connection
 from picopyn.asynchronous.reach import Reach
 from picopyn.asynchronous.runtime import AsyncioRuntime
 from picopyn.asynchronous.transport import Dialer
-from picopyn.dialects.base import Capability, Dialect, Purpose
+from picopyn.dialects.base import Capability, Purpose
 from picopyn.engine.cluster import Cluster
 from picopyn.engine.executor import Executor
 from picopyn.engine.explain import explain
@@ -406,7 +406,7 @@ class Pool:
         settings, rng = self._settings, self._rng
         make_dialer = functools.partial(Dialer, settings, passwords=PasswordFile(settings.passfile))
         first = await introduce(settings, make_dialer, rng)
-        self._dialer, dialect = make_dialer(first.dialect), first.dialect
+        self._dialer, dialect = first.dialer, first.dialect
         self._is_atomic = Capability.TRANSACTIONS in dialect.capabilities
         seeds, timeout = [(endpoint.host, endpoint.port or 0) for endpoint in first.endpoints], settings.connect_timeout
         self._reach = Reach(self._dialer, dialect, seeds, timeout, lambda: control.snapshot, rng, first.connection)

@@ -71,12 +71,11 @@ class Connection(asyncpg.Connection):
         """What is known about types that have no codec yet; asks the server only about what differs between servers."""
         arrays = known_arrays(typeoids)
         rest = set(typeoids) - {array["oid"] for array in arrays}
+        protocol: Any = self._protocol
+        for oid in sorted(rest if not self.has_catalog else rest & {0}):  # 0: the server does not say
+            protocol.get_settings().set_builtin_type_codec(oid, f"oid {oid}", "", "scalar", "text", "text")
+            rest.discard(oid)
         if not rest:
-            return arrays, _NOT_ASKED
-        if not self.has_catalog:
-            protocol: Any = self._protocol
-            for oid in rest:
-                protocol.get_settings().set_builtin_type_codec(oid, f"oid {oid}", "", "scalar", "text", "text")
             return arrays, _NOT_ASKED
         if not self._stmt_cache_enabled:  # asyncpg switches JIT off meanwhile: behind a pooler, in another session
             caps: Any = getattr(self, "_server_caps")  # noqa: B009 - asyncpg's types do not tell of it

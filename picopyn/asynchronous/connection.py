@@ -77,8 +77,22 @@ class Connection(asyncpg.Connection):
             rest.discard(oid)
         if not rest:
             return arrays, _NOT_ASKED
-        if not self._stmt_cache_enabled:  # asyncpg switches JIT off meanwhile: behind a pooler, in another session
-            caps: Any = getattr(self, "_server_caps")  # noqa: B009 - asyncpg's types do not tell of it
-            self._server_caps = caps._replace(jit=False)  # type: ignore[misc]
         found, statement = await super()._introspect_types(rest, timeout)
         return [*arrays, *found], statement
+
+
+class NamelessConnection(Connection):
+    """A connection that keeps nothing in its session, for poolers that give every transaction another one.
+
+    asyncpg prepares without a name when its cache is off, with two exceptions that are none here: the statements of
+    cursors, and the switching of JIT around a look-up of types.
+    """
+
+    __slots__ = ()
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._server_caps: Any = self._server_caps._replace(jit=False)  # type: ignore[misc]
+
+    async def _get_statement(self, query: str, timeout: float | None, *, named: Any = False, **options: Any) -> Any:
+        return await super()._get_statement(query, timeout, named="" if named is True else named, **options)

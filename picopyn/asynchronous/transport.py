@@ -17,7 +17,7 @@ from typing import Any
 import asyncpg
 
 from picopyn.asynchronous.config_files import PasswordFile
-from picopyn.asynchronous.connection import Connection
+from picopyn.asynchronous.connection import Connection, NamelessConnection
 from picopyn.dialects.base import Capability, Dialect, Purpose
 from picopyn.errors import Fault
 from picopyn.settings import Password, PoolSettings
@@ -67,7 +67,7 @@ class Dialer:
             statement_cache_size=settings.statement_cache_size,
             server_settings=self._start_up(purpose),
             target_session_attrs="any",  # else asyncpg looks into the environment
-            connection_class=Connection,
+            connection_class=Connection if settings.statement_cache_size else NamelessConnection,
             **arguments,
         )
         connection.read_into_kept_buffer()

@@ -65,6 +65,8 @@ class _Link:
             end.transport.pause_reading()
         if end is self.client:
             self._proxy.began(self)
+        elif self.client.transport is None and end.transport is not None:
+            end.transport.abort()  # the client left while we dialled
         else:
             early, self._early = self._early, []
             for data in early:

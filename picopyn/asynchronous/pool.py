@@ -130,8 +130,7 @@ class Pool:
         deadline = self._cluster.runtime.now() + grace
         self._executor.closed = True
         try:
-            await self._control.close()
-            await self._cluster.close(deadline)
+            await asyncio.gather(self._close_control(deadline), self._cluster.close(deadline))
         except BaseException:
             self._drop_everything()
             raise
@@ -431,10 +430,16 @@ class Pool:
             try:
                 await cluster.changes.wait(deadline)
             except TimeoutError:
-                health = {node.address: cluster.health.of(node.uuid) for node in cluster.snapshot.nodes()}
-                reasons = {address: state.reason or "no answer yet" for address, state in health.items()}
+                reasons = {pool.node.address: pool.trouble or "no answer yet" for pool in cluster.pools}
                 what = "no node of the cluster can be connected to" if reasons else "the topology lists no usable node"
                 raise NoNodeAvailable(what, reasons) from None
+
+    async def _close_control(self, deadline: float) -> None:
+        try:
+            async with asyncio.timeout_at(deadline):
+                await self._control.close()
+        except TimeoutError:
+            self._control.terminate()
 
     async def _open_connection(self, node: Node, purpose: Purpose) -> Any:
         address = node.host, node.port

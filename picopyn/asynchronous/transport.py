@@ -28,6 +28,9 @@ Address = tuple[str, int]
 #: How much later a less preferred group of addresses is asked (seconds).
 STAGGER = 0.1
 
+#: How long an attempt to connect may go on when nobody waits for it any more (seconds).
+LAST_MOMENT = 0.05
+
 
 class Dialer:
     """Opens connections with the credentials of one pool.
@@ -35,13 +38,13 @@ class Dialer:
     Args:
         settings: Credentials, time limits, statement cache.
         dialect: The kind of server: decides the start-up options of each purpose.
-        passwords: Asked where the settings name no password.
+        passwords: Asked where the settings name no password; None: the file that the settings name.
     """
 
-    def __init__(self, settings: PoolSettings, dialect: Dialect, passwords: PasswordFile) -> None:
+    def __init__(self, settings: PoolSettings, dialect: Dialect, passwords: PasswordFile | None = None) -> None:
         self._settings = settings
         self._dialect = dialect
-        self._passwords = passwords
+        self._passwords = passwords or PasswordFile(settings.passfile)
         self._user = settings.user or _system_user()
         self._database = settings.database or self._user
 
@@ -55,9 +58,23 @@ class Dialer:
             OSError: It could not be reached.
             asyncpg.PostgresError: It refused.
         """
+        connecting = asyncio.create_task(self._connect(address, purpose), name=f"picopyn dial {address[0]}")
+        try:
+            await asyncio.wait({connecting})
+        except asyncio.CancelledError:
+            await _give_up(connecting)
+            raise
+        connection = connecting.result()
+        connection.read_into_kept_buffer()
+        connection.on_notice = on_notice
+        connection.endpoint = address
+        connection.has_catalog = Capability.CATALOG in self._dialect.capabilities
+        return connection  # type: ignore[no-any-return]
+
+    async def _connect(self, address: Address, purpose: Purpose) -> Any:
         settings = self._settings
         arguments: dict[str, Any] = {"timeout": settings.connect_timeout}  # asyncpg takes a float, but says int
-        connection: Any = await asyncpg.connect(
+        return await asyncpg.connect(
             host=address[0],
             port=address[1],
             user=self._user,
@@ -70,11 +87,6 @@ class Dialer:
             connection_class=Connection if settings.statement_cache_size else NamelessConnection,
             **arguments,
         )
-        connection.read_into_kept_buffer()
-        connection.on_notice = on_notice
-        connection.endpoint = address
-        connection.has_catalog = Capability.CATALOG in self._dialect.capabilities
-        return connection  # type: ignore[no-any-return]
 
     def _password(self, address: Address) -> Password | Callable[[], str | None]:
         """What asyncpg is given: never None, for then it would look into the environment and files by itself."""
@@ -99,6 +111,25 @@ def _system_user() -> str:
         return getpass.getuser()
     except (ImportError, KeyError, OSError):
         return ""
+
+
+async def _give_up(connecting: asyncio.Task[Any]) -> None:
+    """End an attempt to connect that nobody waits for any more.
+
+    asyncpg 0.32 that is cancelled just after the TCP connect leaves a future behind that complains of an "unexpected
+    connection_lost() call"; so an attempt that goes on well may come to its end, and is dropped then.
+    """
+    try:
+        await asyncio.wait({connecting}, timeout=LAST_MOMENT)
+    finally:
+        connecting.cancel()
+        connecting.add_done_callback(_drop)
+    await asyncio.wait({connecting})
+
+
+def _drop(connecting: asyncio.Task[Any]) -> None:
+    if not connecting.cancelled() and connecting.exception() is None:
+        connecting.result().terminate()
 
 
 async def awake(

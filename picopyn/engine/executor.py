@@ -76,7 +76,7 @@ class Executor:
         self, cluster: Cluster, routes: RouteTable, learner: Learner, dialect: Dialect, counters: Counters
     ) -> None:
         self.closed = False
-        self.flights = Flights(cluster.runtime)
+        self.flights = Flights(cluster.runtime, cluster.end)
         self._cluster = cluster
         self._routes = routes
         self._learner = learner
@@ -350,6 +350,9 @@ class Executor:
         return self._selects_repeatable and self._dialect.is_read(request.query)
 
     def _count_loss(self, request: Request, node: Node) -> int:
+        if request.ended:  # by ourselves
+            request.ended = False
+            return 0
         request.losses += 1
         return max(request.losses, self._losses.count(request.query, node.uuid, self._cluster.runtime.now()))
 

@@ -38,13 +38,13 @@ class Dialer:
     Args:
         settings: Credentials, time limits, statement cache.
         dialect: The kind of server: decides the start-up options of each purpose.
-        passwords: Asked where the settings name no password.
+        passwords: Asked where the settings name no password; None: the file that the settings name.
     """
 
-    def __init__(self, settings: PoolSettings, dialect: Dialect, passwords: PasswordFile) -> None:
+    def __init__(self, settings: PoolSettings, dialect: Dialect, passwords: PasswordFile | None = None) -> None:
         self._settings = settings
         self._dialect = dialect
-        self._passwords = passwords
+        self._passwords = passwords or PasswordFile(settings.passfile)
         self._user = settings.user or _system_user()
         self._database = settings.database or self._user
 
@@ -106,6 +106,13 @@ class Dialer:
         return keys
 
 
+def _system_user() -> str:
+    try:
+        return getpass.getuser()
+    except (ImportError, KeyError, OSError):
+        return ""
+
+
 async def _give_up(connecting: asyncio.Task[Any]) -> None:
     """End an attempt to connect that nobody waits for any more.
 
@@ -123,13 +130,6 @@ async def _give_up(connecting: asyncio.Task[Any]) -> None:
 def _drop(connecting: asyncio.Task[Any]) -> None:
     if not connecting.cancelled() and connecting.exception() is None:
         connecting.result().terminate()
-
-
-def _system_user() -> str:
-    try:
-        return getpass.getuser()
-    except (ImportError, KeyError, OSError):
-        return ""
 
 
 async def awake(

@@ -154,6 +154,7 @@ class Cluster:
         """A node answered."""
         self._journal.opened(pool.node, pool.purpose.value, link, seconds)
         self._answered(pool)
+        self._pools.warm(pool)
         self.changes.ring()
 
     def open_failed(self, pool: NodePool, error: BaseException, seconds: float) -> None:

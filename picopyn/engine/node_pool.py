@@ -187,13 +187,16 @@ class NodePool:
         self._close(idle)
 
     def give_up_one(self) -> None:
-        """Part with a connection because another pool needs its place: an idle one, else the next given back."""
+        """Part with an idle connection because another pool needs its place more."""
         with self._lock:
             spare = self.slots.spare("excess")
-            if spare is None:
-                self.slots.owe("excess")
         if spare is not None:
             self._close([spare], SHORT_GOODBYE)
+
+    def owe_one(self) -> None:
+        """Part with the connection that is given back next, if its place is still needed then."""
+        with self._lock:
+            self.slots.owe("excess")
 
     def retire(self, reason: CloseReason) -> list[Link]:
         """The node has left, or the pool closes: refuse waiters, take no more connections.
@@ -224,9 +227,11 @@ class NodePool:
 
     def _must_leave(self, link: Link) -> bool:
         with self._lock:
-            if not self._terms.budget.starving:
+            if not self._terms.budget.needs_more:
                 self.slots.release_debt()
             reason = self.slots.verdict(link)
+            if reason == "excess":
+                self._terms.budget.gave_up(self)
             return reason is not None and self.slots.part(link, reason)
 
     def _close(self, links: list[Link], patience: float = GOODBYE) -> None:
@@ -306,8 +311,8 @@ class NodePool:
     def _link_closed(self, link: Any) -> None:
         with self._lock:
             reason: Any = self.slots.gone(link) or "broken"
-        self.grow()
         self._terms.ask_again()
+        self.grow()
         self._terms.listener.link_closed(self, link, reason)
         if self.retired and not self.slots.occupied:
             self._terms.budget.forget(self)

@@ -41,7 +41,18 @@ class Slots(Generic[C, W]):
         condemned: Held connections that leave when they are given back → why.
     """
 
-    __slots__ = ("_cold", "_ends", "_warm", "condemned", "held", "leaving", "max_opening", "max_size", "opening", "waiters")
+    __slots__ = (
+        "_cold",
+        "_ends",
+        "_warm",
+        "condemned",
+        "held",
+        "leaving",
+        "max_opening",
+        "max_size",
+        "opening",
+        "waiters",
+    )
 
     def __init__(self, max_size: int, max_opening: int = 2) -> None:
         self.max_size = max_size

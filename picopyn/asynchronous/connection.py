@@ -1,7 +1,7 @@
 """One connection to one node: asyncpg's connection, with notices that arrive in time.
 
 What leans on asyncpg's internals stands in this file, guarded by `tests/asynchronous/test_connection.py`: the hook for
-server messages, and the statement cache.
+server messages, the statement cache, the count of requests.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Any
 import asyncpg
 
 from picopyn.asynchronous.buffered import put_in_front
+from picopyn.asynchronous.last_byte import seconds_since_last_byte
 
 
 class Connection(asyncpg.Connection):
@@ -45,6 +46,16 @@ class Connection(asyncpg.Connection):
             Whether it does from now on.
         """
         return put_in_front(getattr(self, "_transport", None), getattr(self, "_protocol", None))
+
+    def requests(self) -> int:
+        """How many requests were made on it so far; a further one means that the one before has ended."""
+        protocol = getattr(self, "_protocol", None)
+        return -1 if protocol is None else int(protocol.queries_count)
+
+    def silence(self) -> float | None:
+        """Seconds since the last byte came from the server, as the kernel knows; None where it does not tell."""
+        transport = getattr(self, "_transport", None)
+        return None if transport is None or self.is_closed() else seconds_since_last_byte(transport)
 
     def forget_statements(self) -> None:
         """Prepare every statement again at its next use; those at the server are closed with the next one."""

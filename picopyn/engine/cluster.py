@@ -5,12 +5,13 @@ It owns all three: snapshots are swapped here in one assignment, and node pools 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from random import Random
 
 from picopyn.dialects.base import Capability, Dialect
 from picopyn.engine.changes import Changes
+from picopyn.engine.flights import NODE_LEFT, Flights
 from picopyn.engine.jobs import Jobs
 from picopyn.engine.journal import Journal
 from picopyn.engine.node_pool import HookFailed, NodePool
@@ -20,9 +21,10 @@ from picopyn.engine.runtime import Link, Runtime
 from picopyn.engine.terms import GOODBYE, Terms
 from picopyn.errors import Fault
 from picopyn.observe import CloseReason
-from picopyn.routing.health import Health, NodeState
+from picopyn.routing.health import LONGEST_PAUSE, Health, NodeState
 from picopyn.routing.membership import reconcile
-from picopyn.routing.plan import Candidate, Planner
+from picopyn.routing.plan import PLAIN, REPLICA_READ, Candidate, Planner
+from picopyn.routing.watch import Change, Watch
 from picopyn.settings import PoolSettings
 from picopyn.topology import Node, TopologySnapshot
 
@@ -47,7 +49,7 @@ class Cluster:
 
     Attributes:
         changes: What waiting calls listen to.
-        health: Reachability of the nodes.
+        flights: Calls that are with a server now.
         jobs: Background jobs that end with the cluster.
         planner: Makes plans for the current snapshot.
     """
@@ -65,23 +67,29 @@ class Cluster:
         self.runtime = runtime
         self.settings = settings
         self.changes = Changes(runtime)
-        self.health = Health()
+        self.flights = Flights(runtime, self._drop)
         self.jobs = Jobs(runtime)
         self._dialect = dialect
         self._journal = journal
         self._refresh = refresh
         self._rng = rng
+        watch = Watch(Health(), runtime.now(), rng)
+        self._probes = Probes(runtime, self.jobs, watch, self.changes, self, dialect.probe_question)
         # One connection at least, where a forwarded statement can hang, is the watch that tells when a leader dies.
         least_size = max(settings.min_size, 1 if self._hangs else 0)
         terms = Terms(runtime, settings, self, self.jobs, rng)
         self._pools = NodePools(terms, least_size, self.health.is_up)
-        self._probes = Probes(runtime, self.jobs, self.health, self.changes, rng, self._all_down)
         self.planner = self._planner(snapshot)
 
     @property
     def snapshot(self) -> TopologySnapshot:
         """The cluster as last seen; immutable."""
         return self.planner.snapshot
+
+    @property
+    def health(self) -> Health:
+        """Reachability of the nodes."""
+        return self._watch.health
 
     @property
     def pools(self) -> tuple[NodePool, ...]:
@@ -95,7 +103,10 @@ class Cluster:
         self.planner = self._planner(snapshot)
         for uuid in (*membership.leave, *(node.uuid for node in membership.move)):
             self._retire(uuid)
-        for node in (*membership.join, *membership.move):
+        joining = [*membership.join, *membership.move]
+        self._rng.shuffle(joining)  # the first to be connected gets the first call: not the same node in every process
+        for node in joining:
+            self._probes.join(node)
             self._pools.warm(self.pool(Candidate(node)))
         self.changes.looked()
 
@@ -139,9 +150,9 @@ class Cluster:
 
     def suspect(self, node: Node, reason: str) -> None:
         """Something is wrong with a node: look at it, and at the cluster, at once."""
-        if self.health.broke(node.uuid, reason, self.runtime.now()):
+        if self._watch.broke(node.uuid, reason, self.runtime.now()):
             self._journal.node_changed(node, "up", "suspect", reason)
-            self._probe(node)
+            self._probes.doubt(node)
         self._refresh(node)
 
     def ask_refresh(self, doubtful: Node | None = None) -> None:
@@ -153,7 +164,8 @@ class Cluster:
     def link_opened(self, pool: NodePool, link: Link, seconds: float) -> None:
         """A node answered."""
         self._journal.opened(pool.node, pool.purpose.value, link, seconds)
-        self._answered(pool)
+        self._watch.opened(pool.node.uuid, seconds)
+        self._answered(pool.node, "a connection was made")
         self._pools.warm(pool)
         self.changes.ring()
 
@@ -162,7 +174,7 @@ class Cluster:
         self._journal.open_failed(pool.node, pool.purpose.value, error, seconds)
         awake = isinstance(error, HookFailed) or self.fault(error) is Fault.OVERLOADED
         if not (awake or self.jobs.closed or pool.retired):
-            self._unreachable(pool.node, error)
+            self._not_opened(pool.node, error)
         pool.refuse_waiters(error)
         self._pools.try_again()
 
@@ -175,6 +187,58 @@ class Cluster:
             self.suspect(pool.node, "a connection broke")
         elif self.health.is_up(pool.node.uuid):
             self._pools.warm(pool)
+
+    # what the probes report and ask
+
+    def pools_of(self, uuid: str) -> Iterable[NodePool]:
+        """The pools of a node."""
+        return [pool for flavour in (PLAIN, REPLICA_READ) if (pool := self._pools.find(uuid, flavour)) is not None]
+
+    def all_down(self) -> bool:
+        """Whether no node can be reached."""
+        return all(self.health.is_down(node.uuid) for node in self.snapshot.nodes())
+
+    def probe_answered(self, node: Node) -> None:
+        """A node answered a question."""
+        self._answered(node, "it answered")
+
+    def probe_refused(self, node: Node, error: Exception) -> None:
+        """A node could not be asked; one that has no room for us is alive."""
+        if self.fault(error) is Fault.OVERLOADED:
+            self.probe_answered(node)
+        else:
+            self._refused(node, error)
+
+    def node_changed(self, change: Change) -> None:
+        """A node that was silent is in another state now."""
+        node = self.snapshot.node(change.uuid)
+        if node is None:
+            return
+        self._journal.node_changed(node, change.old.value, change.new.value, change.reason)
+        if change.new is NodeState.DOWN:
+            self._went_down(node, TimeoutError(change.reason))
+        elif change.new is NodeState.UP:
+            self._came_up(node)
+        else:
+            self._refresh(node)
+
+    def node_hangs(self, uuid: str) -> None:
+        """The calls in flight at a node will not be answered: end them."""
+        reason = f"the node is down ({self.health.of(uuid).reason})"
+        for pool in self.pools_of(uuid):
+            for link in list(pool.slots.held):
+                self.flights.end(link, reason)
+
+    def search_leaders(self) -> None:
+        """Calls in flight may wait, at a server, for a leader that is away: look whether there is another one."""
+        away = frozenset(
+            node.replicaset_uuid
+            for uuid in self.health.doubted
+            if (node := self.snapshot.node(uuid)) is not None
+            and self.snapshot.leader(node.replicaset_uuid) in (node, None)
+        )
+        if away and self.flights.suspects(away):
+            self._refresh(None)
 
     # life cycle
 
@@ -208,13 +272,27 @@ class Cluster:
         self.jobs.cancel()
         idle = self._pools.retire_all("shutdown")
         self.changes.ring()
-        return idle
+        return idle + self._probes.end()
+
+    def _drop(self, link: Link) -> None:
+        for pool in self._pools.all():
+            if link in pool.slots.held:
+                pool.drop(link, "terminated")
+                return
+        link.terminate()
 
     def _retire(self, uuid: str) -> None:
-        self.health.forget(uuid)
+        self._probes.leave(uuid)
+        stuck = [flight for pool in self.pools_of(uuid) for flight in self.flights.on(pool.slots.held)]
         self._pools.retire(uuid, "node_gone")
+        if self._hangs and stuck:
+            self.jobs.spawn(self.flights.end_if_stuck(stuck, NODE_LEFT), "picopyn stuck calls")
 
     # nodes
+
+    @property
+    def _watch(self) -> Watch:
+        return self._probes.watch
 
     @property
     def _hangs(self) -> bool:
@@ -227,26 +305,37 @@ class Cluster:
         pool = self._pools.find(node.uuid)
         return pool is not None and pool.slots.size > 0
 
-    def _all_down(self) -> bool:
-        return all(self.health.is_down(node.uuid) for node in self.snapshot.nodes())
+    def _answered(self, node: Node, how: str) -> None:
+        before = self.health.of(node.uuid).state
+        if self._watch.answered(node.uuid):
+            self._journal.node_changed(node, before.value, "up", how)
+            self._came_up(node)
 
-    def _probe(self, node: Node) -> None:
-        self._probes.start(self.pool(Candidate(node)), self._answered)
+    def _came_up(self, node: Node) -> None:
+        pool = self.pool(Candidate(node))
+        pool.retry_at = 0.0  # what failed before means nothing now
+        self._pools.warm(pool)
+        self.changes.ring()
 
-    def _answered(self, pool: NodePool) -> None:
-        before = self.health.of(pool.node.uuid).state
-        if self.health.answered(pool.node.uuid):
-            self._journal.node_changed(pool.node, before.value, "up", "a connection was made")
-            self._pools.warm(self.pool(Candidate(pool.node)))
-            self.changes.ring()
+    def _not_opened(self, node: Node, error: BaseException) -> None:
+        """A node that only takes too long may be busy, or hang: a question tells."""
+        if isinstance(error, TimeoutError):
+            self.suspect(node, str(error) or "no connection in time")
+        else:
+            self._refused(node, error)
 
-    def _unreachable(self, node: Node, error: BaseException) -> None:
+    def _refused(self, node: Node, error: BaseException) -> None:
         reason = str(error) or type(error).__name__
         before = self.health.of(node.uuid).state
-        news = self.health.unreachable(node.uuid, reason, self.runtime.now())
-        if before is NodeState.UP:
-            self._probe(node)
-        if news:
+        hold = LONGEST_PAUSE if self.fault(error) is Fault.AUTH else 0.0
+        spoke = self.runtime.fault(error) is None
+        if self._watch.refused(node.uuid, reason, self.runtime.now(), spoke=spoke, hold=hold):
             self._journal.node_changed(node, before.value, "down", reason)
-            self._refresh(node)
-            self.changes.ring()
+            self._went_down(node, error)
+        self._probes.doubt(node)
+
+    def _went_down(self, node: Node, error: BaseException) -> None:
+        for pool in self.pools_of(node.uuid):
+            pool.desert(error)
+        self._refresh(node)
+        self.changes.ring()

@@ -13,7 +13,6 @@ from typing import Any, NoReturn, Protocol
 from picopyn.dialects.base import Capability, Dialect
 from picopyn.engine import failures
 from picopyn.engine.cluster import Cluster
-from picopyn.engine.flights import Flights
 from picopyn.engine.node_pool import NodePool, NodeUnreachable, QueueFull
 from picopyn.engine.request import Request
 from picopyn.engine.route_table import CompiledRoute, RouteTable
@@ -76,7 +75,7 @@ class Executor:
         self, cluster: Cluster, routes: RouteTable, learner: Learner, dialect: Dialect, counters: Counters
     ) -> None:
         self.closed = False
-        self.flights = Flights(cluster.runtime)
+        self.flights = cluster.flights
         self._cluster = cluster
         self._routes = routes
         self._learner = learner
@@ -173,12 +172,12 @@ class Executor:
         if compiled.bucket is not None:
             bucket = compiled.bucket(request.args)
             if bucket is not None:
-                read, reason = self._read(request), compiled.reason
-                return planner.for_bucket(compiled.tier, bucket, request.role, read=read, reason=reason), compiled
+                plan = planner.for_bucket(compiled.tier, bucket, request.role, self._read(request), compiled.reason)
+                return plan, compiled
         elif compiled.buckets is not None:
             buckets = compiled.buckets(request.args)
             if buckets is not None:
-                return planner.for_buckets(compiled.tier, buckets, request.role, read=self._read(request)), compiled
+                return planner.for_buckets(compiled.tier, buckets, request.role, self._read(request)), compiled
         elif compiled.route.kind is RouteKind.ANY_NODE:
             return planner.anywhere(), compiled
         return planner.spread(compiled.route.tier, compiled.otherwise), compiled
@@ -194,6 +193,7 @@ class Executor:
         return plan
 
     def _read(self, request: Request) -> bool:
+        """Whether a replica may answer, as far as the text goes; looked at only where the role allows one."""
         return request.role is not Role.LEADER and self._dialect.is_read(request.query)
 
     # sending
@@ -282,7 +282,7 @@ class Executor:
             fault = self._cluster.fault(error)
             if fault is Fault.STALE_PLAN:
                 return await self._prepare_again(request, pool, link)
-        self.flights.arrive(link)
+        ended = self.flights.arrive(link)
         if not isinstance(error, Exception):
             pool.drop(link, "state_unknown")
             raise error
@@ -295,9 +295,9 @@ class Executor:
         fault = self._cluster.fault(error)
         if self._cluster.runtime.fault(error) is None:
             self.give(pool, link)
-        else:
+        elif ended is None:
             pool.drop(link, "broken")
-        return await self._act(request, pool.node, error, fault), None
+        return await self._act(request, pool.node, error, fault, ended), None
 
     async def _prepare_again(self, request: Request, pool: NodePool, link: Link) -> tuple[_Verdict, Any]:
         """The statement was prepared before the schema changed, and nothing was done: once more, freshly prepared."""
@@ -310,16 +310,19 @@ class Executor:
         except BaseException as error:
             return await self._recover(request, pool, link, error)
 
-    async def _act(self, request: Request, node: Node, error: Exception, fault: Fault) -> _Verdict:
+    async def _act(
+        self, request: Request, node: Node, error: Exception, fault: Fault, ended: str | None = None
+    ) -> _Verdict:
         request.sent += fault is not Fault.NOT_SENT
         losses = self._count_loss(request, node) if fault is Fault.LOST else 0
         action = decide(fault, Call(self._repeatable(request), request.sent, losses, request.prepared_again))
         if action is Action.RAISE:
-            self._raise(request, node, error, fault)
-        request.tried(node, f"{fault.value}: {failures.first_line(error)}")
+            self._raise(request, node, error, fault, ended)
+        request.tried(node, f"{fault.value}: {ended or failures.first_line(error)}")
         if action is Action.OUTCOME_UNKNOWN or self._is_half_done(request, error, fault):
             self._counters.outcome_unknown += 1
-            raise failures.outcome_unknown(request, node, error, self._cluster.runtime.fault(error)) from error
+            broke = self._cluster.runtime.fault(error)
+            raise failures.outcome_unknown(request, node, error, broke, ended) from error
         self._counters.retried(fault)
         if action is Action.AWAIT_REFRESH:
             await self._await_refresh(request, node)
@@ -327,13 +330,13 @@ class Executor:
             await self._pause(request, request.sent)
         return _Verdict.NEXT_CANDIDATE if action is Action.NEXT_NODE else _Verdict.PLAN_AGAIN
 
-    def _raise(self, request: Request, node: Node, error: Exception, fault: Fault) -> NoReturn:
+    def _raise(self, request: Request, node: Node, error: Exception, fault: Fault, ended: str | None) -> NoReturn:
         request.annotate(error)
         error.add_note(f"picopyn: attempt {len(request.attempts) + 1} at {node.name} ({node.address})")
         if fault is Fault.AUTH:
             raise AuthenticationFailed(failures.first_line(error)) from error
         if fault is Fault.LOST:
-            raise request.annotate(ConnectionLost(f"{node.address}: {failures.first_line(error)}")) from error
+            raise request.annotate(ConnectionLost(f"{node.address}: {ended or failures.first_line(error)}")) from error
         raise error
 
     def _is_half_done(self, request: Request, error: Exception, fault: Fault) -> bool:

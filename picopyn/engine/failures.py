@@ -37,7 +37,9 @@ def timed_out(request: Request, node: Node, *, repeatable: bool) -> CallTimeout:
     return request.annotate(WriteTimeout(f"{text}. It may still take effect"))
 
 
-def outcome_unknown(request: Request, node: Node, error: Exception, broke: Fault | None) -> OutcomeUnknown:
+def outcome_unknown(
+    request: Request, node: Node, error: Exception, broke: Fault | None, ended: str | None = None
+) -> OutcomeUnknown:
     """A statement that must not be repeated failed in a way that leaves open whether it happened.
 
     Args:
@@ -45,10 +47,13 @@ def outcome_unknown(request: Request, node: Node, error: Exception, broke: Fault
         node: Where it was sent.
         error: What happened.
         broke: What that means for the connection; None when it is the server who said so.
+        ended: Why we dropped the connection ourselves, in words that follow "since"; None when we did not.
     """
     advice = "Look before you repeat it, or declare the call idempotent=True"
     if broke is not None:
-        text = f"the connection to {node.name} ({node.address}) broke after {request.method}() had sent its statement"
+        what = "broke" if ended is None else "was dropped"
+        text = f"the connection to {node.name} ({node.address}) {what} after {request.method}() had sent its statement"
+        text += "" if ended is None else f", since {ended}"
         return request.annotate(WriteLost(f"{text}; it may have taken effect. {advice}"))
     text = f"{request.method}() at {node.name} ({node.address}) failed on its way to another node"
     return request.annotate(OutcomeUnknown(f"{text}; it may have taken effect, or a part of it. {advice}"))

@@ -165,6 +165,15 @@ class NodePool:
         for waiter in waiters:
             waiter.fail(error.__cause__ or error if isinstance(error, HookFailed) else _unreachable(error))
 
+    def desert(self, error: BaseException) -> None:
+        """The node is down: those who wait are sent on, idle connections are dropped, those in use leave after it."""
+        with self._lock:
+            waiters, idle = self.slots.drain_waiters(), self.slots.expire_all("terminated")
+        for waiter in waiters:
+            waiter.fail(_unreachable(error))
+        for link in idle:
+            link.terminate()
+
     # going
 
     def expire(self, now: float) -> None:

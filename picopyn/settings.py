@@ -85,7 +85,16 @@ class PoolSettings:
         application_name: Name under which the server lists the connections; None: not sent.
         options: The start-up key `options`, in the server's own syntax; what the driver needs is added to it.
         server_settings: More start-up keys.
-        after_connect: Awaited with each new connection for callers before it is used.
+        after_connect: Awaited with each new connection for callers before it is used, and again after each reset. What
+            it raises reaches the callers who wait for the connection; the node is not blamed. Also called `init`.
+        after_connect_timeout: Longest time of one `after_connect`.
+        reset: Whether a connection that was acquired is reset before the next caller gets it, in the background, on
+            servers whose sessions have a state (never on Picodata); or a coroutine function that does it your way.
+        record_class: Class of the rows that callers get, a subclass of `asyncpg.Record`.
+        statement_timeout: Longest time the server works on one statement, as a start-up key; servers without it
+            (Picodata) make `open()` fail.
+        debug: Remember where connections were acquired, and say it when one is never given back (asyncio's debug
+            mode does so too).
         topology_source: A source of one's own instead of polling (see `TopologySource`).
         on_event: Called with every [event][picopyn.observe]; must return soon, and may not be a coroutine
             function.
@@ -114,6 +123,11 @@ class PoolSettings:
     options: str | None = None
     server_settings: Mapping[str, str] = field(default_factory=dict, repr=False)
     after_connect: Callable[[Any], Awaitable[None]] | None = None
+    after_connect_timeout: float = 10.0
+    reset: bool | Callable[[Any], Awaitable[None]] = True
+    record_class: type | None = None
+    statement_timeout: float | None = None
+    debug: bool = False
     topology_source: Any = None
     on_event: Callable[[Event], None] | None = None
     address_map: Callable[[str, int], tuple[str, int]] | None = None
@@ -140,7 +154,7 @@ class PoolSettings:
         parsed, problems = _parsed(dsn, environment)
         values, more = _from_words(parsed)
         known = {f.name for f in fields(cls)}
-        problems += more
+        problems += more + _renamed(overrides)
         problems += [_unknown(name, known) for name in overrides if name not in known]
         values.update((name, value) for name, value in overrides.items() if name in known)
         try:
@@ -158,6 +172,20 @@ class PoolSettings:
         """The hosts and the login as a connection string, for `repr` and logs (it masks the password)."""
         password = self.password if isinstance(self.password, str) else None
         return Dsn(self.endpoints, self.user, password, self.database)
+
+
+#: Names of other drivers → our own.
+_ALIASES: Final[Mapping[str, str]] = {"init": "after_connect"}
+
+
+def _renamed(overrides: dict[str, Any]) -> list[str]:
+    """Replace names of other drivers by ours; what is given twice is a problem."""
+    problems = []
+    for alias in _ALIASES.keys() & overrides.keys():
+        value = overrides.pop(alias)
+        if overrides.setdefault(_ALIASES[alias], value) is not value:
+            problems.append(f"'{alias}' and '{_ALIASES[alias]}' are the same setting")
+    return problems
 
 
 _NO_HOST: Final = "no host is named: give a connection string like postgresql://user@host:4327/"
@@ -323,6 +351,21 @@ def _server_settings(value: Any) -> str | None:
     return None if texts else "a mapping of texts to texts"
 
 
+def _flag(value: Any) -> str | None:
+    return None if isinstance(value, bool) else "True or False"
+
+
+def _reset(value: Any) -> str | None:
+    return None if isinstance(value, bool) or callable(value) else "True, False or a callable"
+
+
+def _record_class(value: Any) -> str | None:
+    bases = getattr(value, "__mro__", ())
+    if any(base.__name__ == "Record" and base.__module__.startswith("asyncpg") for base in bases):
+        return None
+    return "a subclass of asyncpg.Record"
+
+
 def _source(value: Any) -> str | None:
     methods = ("listen", "refresh", "close", "terminate")
     return None if all(callable(getattr(value, m, None)) for m in methods) else f"an object with {_listed(methods)}"
@@ -347,6 +390,11 @@ _CHECKS: Final[Mapping[str, _Check]] = {
     "options": _or_none(_text),
     "server_settings": _server_settings,
     "after_connect": _or_none(_function),
+    "after_connect_timeout": _seconds(),
+    "reset": _reset,
+    "record_class": _or_none(_record_class),
+    "statement_timeout": _or_none(_seconds(0.001)),
+    "debug": _flag,
     "topology_source": _or_none(_source),
     "on_event": _or_none(_plain_function),
     "address_map": _or_none(_plain_function),
@@ -354,6 +402,9 @@ _CHECKS: Final[Mapping[str, _Check]] = {
 
 #: Settings that are checked but not obeyed yet → the one value that asks for nothing.
 NOT_YET: Final[Mapping[str, Any]] = {"max_total": None, "max_waiting": 0}
+
+#: Start-up keys that are settings.
+_OWN_KEYS: Final = ("application_name", "options", "statement_timeout")
 
 #: Settings whose value is never told.
 _UNTOLD: Final = ("password", "server_settings")
@@ -375,7 +426,7 @@ def _problems(settings: PoolSettings) -> list[str]:
     if not wrong & {"min_size", "max_size"} and settings.min_size > settings.max_size:
         problems.append(f"min_size ({settings.min_size}) must not exceed max_size ({settings.max_size})")
     if "server_settings" not in wrong:
-        twice = [name for name in ("application_name", "options") if name in settings.server_settings]
+        twice = [name for name in _OWN_KEYS if name in settings.server_settings]
         problems += [f"'{name}' has a setting of its own; leave it out of server_settings" for name in twice]
     return problems
 

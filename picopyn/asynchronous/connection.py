@@ -1,37 +1,62 @@
-"""One connection to one node: asyncpg's connection, with notices that arrive in time.
+"""One connection to one node: asyncpg's connection, with notices that arrive in time, lent and taken back.
 
 What leans on asyncpg's internals stands in this file, guarded by `tests/asynchronous/test_connection.py`: the hook for
-server messages, and the statement cache.
+server messages, the statement cache, the callbacks of a borrower, requests that are being cancelled, and what a child
+process does with the connections of its parent.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Any
+from weakref import ReferenceType, ref
 
 import asyncpg
 
+from picopyn.asynchronous import fork
 from picopyn.asynchronous.buffered import put_in_front
+from picopyn.engine.runtime import Leftovers
 
 
 class Connection(asyncpg.Connection):
     """A connection with asyncpg's whole surface: `fetch`, `fetchrow`, `fetchval`, `execute`, `prepare`, `close`, ….
 
-    Two things differ. A notice is delivered to `on_notice` synchronously, before the request that caused it completes
-    (asyncpg schedules its log listeners for later, which would be too late for statement metadata). And
-    `forget_statements` makes every statement be prepared again.
+    A notice is delivered to `on_notice` synchronously, before the request that caused it completes (asyncpg schedules
+    its log listeners for later, which would be too late for statement metadata). `forget_statements` makes every
+    statement be prepared again. The rest is for the pool.
 
     Attributes:
         on_notice: Called with the text of every notice of the server, or None.
+        on_abandoned: Called with the connection when it is dropped while the server still works on a request.
         endpoint: (host, port) that was dialled.
+        inherited: It belongs to the parent of this process.
     """
 
-    __slots__ = ("endpoint", "on_notice")
+    __slots__ = (
+        "_borrower",
+        "_codecs_changed",
+        "_kept",
+        "_kept_listeners",
+        "_on_lost",
+        "endpoint",
+        "inherited",
+        "on_abandoned",
+        "on_notice",
+    )
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.on_notice: Callable[[str], None] | None = None
+        self.on_abandoned: Callable[[Connection], None] | None = None
         self.endpoint: tuple[str, int] = ("", 0)
+        self.inherited = False
+        self._borrower: ReferenceType[Any] | None = None
+        self._codecs_changed = False
+        self._kept: tuple[set[Any], ...] = ()
+        self._kept_listeners: dict[str, set[Any]] = {}
+        self._on_lost: Callable[[Any], None] | None = None
+        fork.watch(self)
 
     def _process_log_message(self, fields: dict[str, str], last_query: str | None) -> None:
         if self.on_notice is not None:
@@ -49,3 +74,111 @@ class Connection(asyncpg.Connection):
     def forget_statements(self) -> None:
         """Prepare every statement again at its next use; those at the server are closed with the next one."""
         self._drop_local_statement_cache()
+
+    # ending
+
+    def tell_when_lost(self, listener: Callable[[Any], None]) -> None:
+        """Call somebody with this connection, once, when it is closed by anyone; borrowers cannot take that away."""
+        self._on_lost = listener
+
+    def terminate(self) -> None:
+        """Drop the connection at once; a request that is being cancelled is cancelled all the same."""
+        if self.on_abandoned is not None and self._cancellations and not self._aborted:
+            self.on_abandoned(self)
+        super().terminate()
+
+    def is_settled(self) -> bool:
+        """Whether no request is still being cancelled on it."""
+        protocol: Any = self._protocol
+        return self.is_closed() or not protocol._is_cancelling()
+
+    @property
+    def cancel_key(self) -> tuple[int, int] | None:
+        """What a CancelRequest for this session has to show (process and secret); None when the server gave none."""
+        protocol: Any = self._protocol
+        pid: int | None = getattr(protocol, "backend_pid", None)
+        return (pid, protocol.backend_secret) if pid else None
+
+    # lending
+
+    def lend(self) -> None:
+        """A borrower gets it: note the callbacks it has, so that his can be taken away."""
+        self._codecs_changed = False
+        self._kept_listeners = {channel: set(calls) for channel, calls in self._listeners.items()}
+        self._kept = (set(self._log_listeners), set(self._query_loggers), set(self._termination_listeners))
+
+    def show_as(self, borrower: Any) -> None:
+        """Callbacks get this object as their connection, while it is alive and has the connection."""
+        self._borrower = ref(borrower)
+
+    def take_back(self) -> Leftovers:
+        """The borrower is done: forget his callbacks, refuse his statements, cursors and transactions."""
+        self._borrower = None
+        self._pool_release_ctr += 1
+        if self.is_closed():
+            return Leftovers.NOTHING
+        mine: Any = self
+        kept = self._kept_listeners
+        left = mine._listeners.keys() != kept.keys()
+        mine._listeners = {name: calls & kept[name] for name, calls in mine._listeners.items() if name in kept}
+        for present, before in zip(self._callbacks(), self._kept, strict=False):
+            present &= before
+        if not self.is_in_transaction():
+            mine._top_xact = None
+        if self._codecs_changed:
+            return Leftovers.CODECS
+        return Leftovers.SESSION if left else Leftovers.NOTHING
+
+    def forget_callbacks(self) -> None:
+        """Forget every listener but the pool's, as when the connection was new."""
+        self._listeners.clear()
+        for callbacks in self._callbacks():
+            callbacks.clear()
+
+    def _callbacks(self) -> tuple[set[Any], set[Any], set[Any]]:
+        return self._log_listeners, self._query_loggers, self._termination_listeners
+
+    def _unwrap(self) -> Any:
+        borrower = None if self._borrower is None else self._borrower()
+        return self if borrower is None else borrower
+
+    def _call_termination_listeners(self) -> None:
+        listener, self._on_lost = self._on_lost, None
+        if listener is not None and not self._loop.is_closed():
+            self._loop.call_soon(listener, self)
+        super()._call_termination_listeners()
+
+    async def set_type_codec(self, *args: Any, **kwargs: Any) -> None:
+        """See asyncpg; the pool has to know, for the next borrower did not ask for it."""
+        self._codecs_changed = True
+        await super().set_type_codec(*args, **kwargs)
+
+    async def reset_type_codec(self, *args: Any, **kwargs: Any) -> None:
+        """See asyncpg."""
+        self._codecs_changed = True
+        await super().reset_type_codec(*args, **kwargs)
+
+    async def set_builtin_type_codec(self, *args: Any, **kwargs: Any) -> None:
+        """See asyncpg."""
+        self._codecs_changed = True
+        await super().set_builtin_type_codec(*args, **kwargs)
+
+    # another process
+
+    def disown(self) -> None:
+        """In a child process: this connection is the parent's. Its socket is let go of without a word.
+
+        The descriptor is made to lead nowhere rather than closed: whatever may still touch it here, an event loop that
+        shares the parent's epoll object included, then reaches nothing of the parent's.
+        """
+        self.inherited = True
+        socket = self._transport.get_extra_info("socket") if self._transport is not None else None
+        mine: Any = self
+        mine._aborted = True
+        mine._protocol = None
+        self._on_lost = None
+        self._termination_listeners.clear()
+        if socket is not None and socket.fileno() >= 0:
+            nowhere = os.open(os.devnull, os.O_RDWR)
+            os.dup2(nowhere, socket.fileno(), inheritable=False)
+            os.close(nowhere)

@@ -15,12 +15,15 @@ from typing import Any
 import asyncpg
 
 from picopyn.asynchronous.connection import Connection
-from picopyn.dialects.base import Dialect, Purpose
-from picopyn.errors import Fault
+from picopyn.dialects.base import Capability, Dialect, Purpose
+from picopyn.errors import ConfigError, Fault
 from picopyn.settings import PoolSettings
 
 _SSL_REQUEST = struct.pack("!II", 8, 80877103)
 Address = tuple[str, int]
+
+#: Connections that run callers' statements.
+_FOR_CALLERS = (Purpose.PLAIN, Purpose.REPLICA_READ)
 
 #: How much later a less preferred group of addresses is asked (seconds).
 STAGGER = 0.1
@@ -32,9 +35,14 @@ class Dialer:
     Args:
         settings: Credentials, time limits, statement cache.
         dialect: The kind of server: decides the start-up options of each purpose.
+
+    Raises:
+        ConfigError: A setting that this kind of server does not have.
     """
 
     def __init__(self, settings: PoolSettings, dialect: Dialect) -> None:
+        if settings.statement_timeout is not None and Capability.STATEMENT_TIMEOUT not in dialect.capabilities:
+            raise ConfigError(f"statement_timeout: {dialect.name} has none; use command_timeout")
         self._settings = settings
         self._dialect = dialect
 
@@ -61,15 +69,27 @@ class Dialer:
             server_settings=self._start_up(purpose),
             connection_class=Connection,
             **arguments,
+            **self._for_callers(purpose),
         )
         connection.read_into_kept_buffer()
         connection.on_notice = on_notice
         connection.endpoint = address
         return connection  # type: ignore[no-any-return]
 
+    def _for_callers(self, purpose: Purpose) -> dict[str, Any]:
+        """What only connections get that callers use."""
+        settings, options = self._settings, dict[str, Any]()
+        if purpose in _FOR_CALLERS:
+            options["command_timeout"] = settings.command_timeout
+            if settings.record_class is not None:
+                options["record_class"] = settings.record_class
+        return options
+
     def _start_up(self, purpose: Purpose) -> dict[str, str]:
         settings = self._settings
         keys = {**settings.server_settings, **self._dialect.startup_options(purpose)}
+        if settings.statement_timeout is not None and purpose in _FOR_CALLERS:
+            keys["statement_timeout"] = str(max(round(settings.statement_timeout * 1000), 1))  # milliseconds
         options = [settings.options, settings.server_settings.get("options"), keys.get("options")]
         if joined := ",".join(dict.fromkeys(option for option in options if option)):
             keys["options"] = joined

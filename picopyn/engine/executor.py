@@ -14,7 +14,9 @@ from picopyn.dialects.base import Capability, Dialect
 from picopyn.engine import failures
 from picopyn.engine.cluster import Cluster
 from picopyn.engine.flights import Flights
-from picopyn.engine.node_pool import NodePool, NodeUnreachable
+from picopyn.engine.loan import Lender, Loan
+from picopyn.engine.node_pool import HookFailed, NodePool, NodeUnreachable
+from picopyn.engine.place import Place
 from picopyn.engine.request import Request
 from picopyn.engine.route_table import CompiledRoute, RouteTable
 from picopyn.engine.runtime import Link
@@ -84,6 +86,7 @@ class Executor:
         self._counters = counters
         self._selects_repeatable = Capability.SELECTS_HAVE_NO_EFFECT in dialect.capabilities
         self._losses = LossMemory()
+        self._lender = Lender(cluster, dialect, counters, self.give)
 
     async def run(self, request: Request) -> Any:
         """Run one call.
@@ -129,23 +132,27 @@ class Executor:
                 rounds += 1
                 await self._pause(request, rounds)
 
-    async def acquire(self, request: Request) -> tuple[NodePool, Link]:
-        """Take a connection for longer than one call, to a node that is chosen by load.
-
-        Returns:
-            The connection and the node pool it has to be given back to.
+    async def acquire(self, request: Request, place: Place) -> Loan:
+        """Take a connection for longer than one call.
 
         Raises:
             AcquireTimeout: None became available in time.
-            NoNodeAvailable: No node can be reached.
+            NoNodeAvailable: No node can be reached, or the topology knows no such node.
+            UsageError: A key that cannot be computed.
         """
         rounds = 0
         while True:
-            for candidate in self._cluster.planner.anywhere().candidates:
+            if self.closed:
+                raise PoolClosed("the pool is closed")
+            plan = place.plan(self._cluster.planner, self._dialect)
+            if plan.wait in (Wait.LEADER, Wait.TIER):
+                await self._wait(request, plan)
+                continue
+            for candidate in plan.candidates:
                 pool = self._cluster.pool(candidate)
                 link = pool.try_take() or await self._take(request, pool)
                 if link is not None:
-                    return pool, link
+                    return Loan(self._lender, pool, link)
             rounds += 1
             await self._pause(request, rounds)
 
@@ -212,8 +219,11 @@ class Executor:
         except NodeUnreachable as error:
             self._unreachable(request, pool.node, error)
             return None
+        except HookFailed as error:
+            own = error.__cause__
         except TimeoutError as error:
-            raise self._not_acquired(request, f"a free connection to {pool.node.name}") from error
+            raise self._not_acquired(request, failures.busy(pool)) from error
+        raise own or PoolClosed("a connection was not set up")  # the hook's own error, as it raised it
 
     async def _wait(self, request: Request, plan: Plan) -> None:
         if plan.wait is Wait.LEARN:

@@ -5,8 +5,18 @@ No parameter value and no secret gets into a text here.
 
 from __future__ import annotations
 
+from picopyn.engine.node_pool import NodePool
 from picopyn.engine.request import Request
-from picopyn.errors import AcquireTimeout, CallTimeout, Fault, NoNodeAvailable, OutcomeUnknown, WriteLost, WriteTimeout
+from picopyn.errors import (
+    AcquireTimeout,
+    CallTimeout,
+    ConnectionLost,
+    Fault,
+    NoNodeAvailable,
+    OutcomeUnknown,
+    WriteLost,
+    WriteTimeout,
+)
 from picopyn.routing.health import Health
 from picopyn.routing.plan import Plan
 from picopyn.topology import Node, TopologySnapshot
@@ -26,6 +36,20 @@ def timed_out(request: Request, node: Node, *, repeatable: bool) -> CallTimeout:
     if repeatable:
         return request.annotate(CallTimeout(text))
     return request.annotate(WriteTimeout(f"{text}. It may still take effect"))
+
+
+def held_timed_out(name: str, node: Node, *, uncertain: bool) -> CallTimeout:
+    """A call on a held connection ran into its own limit."""
+    text = f"{name}() got no answer from {node.name} ({node.address}) in time; allow more, or look at the node"
+    return WriteTimeout(f"{text}. It may still take effect") if uncertain else CallTimeout(text)
+
+
+def held_lost(name: str, node: Node, error: Exception, *, uncertain: bool) -> ConnectionLost:
+    """A held connection broke under a call, or was closed before it."""
+    text = f"the connection to {node.name} ({node.address}) is lost, {name}() failed: {first_line(error)}"
+    if uncertain:
+        return WriteLost(f"{text}; it may have taken effect. Look before you repeat it")
+    return ConnectionLost(text)
 
 
 def outcome_unknown(request: Request, node: Node, error: Exception, broke: Fault | None) -> OutcomeUnknown:
@@ -55,6 +79,16 @@ def not_acquired(
     down = "; ".join(f"{address}: {reason}" for address, reason in reasons.items() if reason)
     text = f"{request.method}() waited {limit:g} s for {awaited}" + (f" ({down})" if down else "")
     return request.annotate(AcquireTimeout(f"{text}; nothing was sent. Allow more time, or look at the cluster"))
+
+
+def busy(pool: NodePool) -> str:
+    """What a call waited for that got no connection of a node pool, in words."""
+    slots, node = pool.slots, pool.node
+    if slots.opening:
+        state = f"{len(slots.held)} are in use and {slots.opening} are being opened"
+    else:
+        state = f"all {len(slots.held)} are in use"
+    return f"a free connection to {node.name} ({node.address}): {state}, and {len(slots.waiters)} more calls wait"
 
 
 def awaited(plan: Plan, snapshot: TopologySnapshot) -> str:

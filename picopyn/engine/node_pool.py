@@ -82,6 +82,7 @@ class NodePool:
 
         Raises:
             NodeUnreachable: No connection could be made, and there is none that could become free.
+            HookFailed: One was made, but the caller's own hook failed on it.
             TimeoutError: The deadline passed.
         """
         link = self.try_take()
@@ -116,10 +117,14 @@ class NodePool:
 
     def drop(self, link: Link, reason: CloseReason) -> None:
         """Give back a connection that must not be used again: it is closed at once."""
-        if not link.is_closed():
-            self._leaving[link] = reason
+        self.expect_close(link, reason)
         self._forget(link)
         link.terminate()
+
+    def expect_close(self, link: Link, reason: CloseReason) -> None:
+        """Somebody on this side is about to close a connection: remember why."""
+        if not link.is_closed():
+            self._leaving[link] = reason
 
     async def open_one(self) -> bool:
         """Open one connection if there is room for one.
@@ -142,12 +147,12 @@ class NodePool:
     def refuse_waiters(self, error: BaseException) -> None:
         """Tell those who wait that no connection will come, unless some connection is still alive.
 
-        Whoever waits for a connection whose hook failed gets the hook's own error.
+        Whoever waits for a connection whose hook failed is told that.
         """
         with self._lock:
             waiters = [] if self.slots.size or self.slots.opening else self.slots.drain_waiters()
         for waiter in waiters:
-            waiter.fail(error.__cause__ or error if isinstance(error, HookFailed) else _unreachable(error))
+            waiter.fail(error if isinstance(error, HookFailed) else _unreachable(error))
 
     def retire(self, reason: CloseReason) -> list[Link]:
         """The node has left, or the pool closes: refuse waiters, take no more connections.

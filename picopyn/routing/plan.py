@@ -131,9 +131,21 @@ class Planner:
             return self.for_bucket(tier, next(iter(owners.values())), role, read=read, reason="key_set")
         return self.spread(tier)
 
-    def anywhere(self) -> Plan:
-        """Plan a call that every node can answer by itself."""
-        return self._among(self.snapshot.nodes(), "any", direct=True)
+    def anywhere(self, role: Role | None = None) -> Plan:
+        """Plan a call that every node can answer by itself.
+
+        Args:
+            role: `LEADER`: only leaders will do; `PREFER_LEADER`: they come first; None: no difference.
+        """
+        if role is None:
+            return self._among(self.snapshot.nodes(), "any", direct=True)
+        leaders = self._among(self._leaders(None), "any", direct=True)
+        if role is Role.LEADER:
+            return leaders
+        others = [node for node in self.snapshot.nodes() if node not in self._leaders(None)]
+        rest = self._among(others, "any", direct=True)
+        both = leaders.candidates + rest.candidates
+        return Plan(both, "any", direct=True) if both else leaders
 
     def spread(self, tier: str | None, reason: str = "spread") -> Plan:
         """Plan a call that the receiving node will forward, on a tier, or on any tier when that is not known."""

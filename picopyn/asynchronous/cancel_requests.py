@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import asyncpg
 
-from picopyn.asynchronous.connection import Connection
+from picopyn.asynchronous.lendable import LendableConnection
 
 _LOG = logging.getLogger(__name__)
 
@@ -28,7 +28,7 @@ class CancelRequests:
     def __init__(self) -> None:
         self._under_way: set[asyncio.Task[None]] = set()
 
-    def send(self, connection: Connection) -> None:
+    def send(self, connection: LendableConnection) -> None:
         """Have the request that runs on a connection cancelled; returns at once, and never raises.
 
         Nothing is sent where the server gave no key (Picodata does not), or too many requests are under way.
@@ -58,7 +58,7 @@ class CancelRequests:
 async def _send(loop: asyncio.AbstractEventLoop, address: Any, parameters: Any, key: tuple[int, int]) -> None:
     try:
         async with asyncio.timeout(LIMIT):
-            # asyncpg's own, with the same TLS as the connection; `tests/asynchronous/test_connection.py` guards it.
+            # asyncpg's own, with the same TLS as the connection; `tests/asynchronous/test_lendable.py` guards it.
             await asyncpg.connect_utils._cancel(
                 loop=loop, addr=address, params=parameters, backend_pid=key[0], backend_secret=key[1]
             )

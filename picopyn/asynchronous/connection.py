@@ -1,62 +1,44 @@
-"""One connection to one node: asyncpg's connection, with notices that arrive in time, lent and taken back.
+"""One connection to one node: asyncpg's connection, with notices that arrive in time.
 
 What leans on asyncpg's internals stands in this file, guarded by `tests/asynchronous/test_connection.py`: the hook for
-server messages, the statement cache, the callbacks of a borrower, requests that are being cancelled, and what a child
-process does with the connections of its parent.
+server messages, the statement cache, and the look-up of types.
 """
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
+from types import SimpleNamespace
 from typing import Any
-from weakref import ReferenceType, ref
 
-import asyncpg
-
-from picopyn.asynchronous import fork
 from picopyn.asynchronous.buffered import put_in_front
-from picopyn.engine.runtime import Leftovers
+from picopyn.asynchronous.known_types import known_arrays
+from picopyn.asynchronous.lendable import LendableConnection
+
+#: Stands for the statement of a look-up that was not needed: it has a name, so it has replaced no unnamed one.
+_NOT_ASKED = SimpleNamespace(name="-")
 
 
-class Connection(asyncpg.Connection):
+class Connection(LendableConnection):
     """A connection with asyncpg's whole surface: `fetch`, `fetchrow`, `fetchval`, `execute`, `prepare`, `close`, ….
 
-    A notice is delivered to `on_notice` synchronously, before the request that caused it completes (asyncpg schedules
-    its log listeners for later, which would be too late for statement metadata). `forget_statements` makes every
-    statement be prepared again. The rest is for the pool.
+    Three things differ. A notice is delivered to `on_notice` synchronously, before the request that caused it completes
+    (asyncpg schedules its log listeners for later, which would be too late for statement metadata).
+    `forget_statements` makes every statement be prepared again. And no query is sent about arrays of built-in types,
+    nor any at all to a server that has no catalogue of types.
 
     Attributes:
         on_notice: Called with the text of every notice of the server, or None.
-        on_abandoned: Called with the connection when it is dropped while the server still works on a request.
         endpoint: (host, port) that was dialled.
-        inherited: It belongs to the parent of this process.
+        has_catalog: Whether the server can be asked about types; else unknown ones travel as text.
     """
 
-    __slots__ = (
-        "_borrower",
-        "_codecs_changed",
-        "_kept",
-        "_kept_listeners",
-        "_on_lost",
-        "endpoint",
-        "inherited",
-        "on_abandoned",
-        "on_notice",
-    )
+    __slots__ = ("endpoint", "has_catalog", "on_notice")
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.on_notice: Callable[[str], None] | None = None
-        self.on_abandoned: Callable[[Connection], None] | None = None
         self.endpoint: tuple[str, int] = ("", 0)
-        self.inherited = False
-        self._borrower: ReferenceType[Any] | None = None
-        self._codecs_changed = False
-        self._kept: tuple[set[Any], ...] = ()
-        self._kept_listeners: dict[str, set[Any]] = {}
-        self._on_lost: Callable[[Any], None] | None = None
-        fork.watch(self)
+        self.has_catalog = True
 
     def _process_log_message(self, fields: dict[str, str], last_query: str | None) -> None:
         if self.on_notice is not None:
@@ -75,110 +57,26 @@ class Connection(asyncpg.Connection):
         """Prepare every statement again at its next use; those at the server are closed with the next one."""
         self._drop_local_statement_cache()
 
-    # ending
+    async def executemany_freshly(self, query: str, rows: Sequence[Any], *, timeout: float | None = None) -> None:
+        """`executemany` with a statement that is prepared for this call and not kept, for servers without transactions.
 
-    def tell_when_lost(self, listener: Callable[[Any], None]) -> None:
-        """Call somebody with this connection, once, when it is closed by anyone; borrowers cannot take that away."""
-        self._on_lost = listener
-
-    def terminate(self) -> None:
-        """Drop the connection at once; a request that is being cancelled is cancelled all the same."""
-        if self.on_abandoned is not None and self._cancellations and not self._aborted:
-            self.on_abandoned(self)
-        super().terminate()
-
-    def is_settled(self) -> bool:
-        """Whether no request is still being cancelled on it."""
-        protocol: Any = self._protocol
-        return self.is_closed() or not protocol._is_cancelling()
-
-    @property
-    def cancel_key(self) -> tuple[int, int] | None:
-        """What a CancelRequest for this session has to show (process and secret); None when the server gave none."""
-        protocol: Any = self._protocol
-        pid: int | None = getattr(protocol, "backend_pid", None)
-        return (pid, protocol.backend_secret) if pid else None
-
-    # lending
-
-    def lend(self) -> None:
-        """A borrower gets it: note the callbacks it has, so that his can be taken away."""
-        self._codecs_changed = False
-        self._kept_listeners = {channel: set(calls) for channel, calls in self._listeners.items()}
-        self._kept = (set(self._log_listeners), set(self._query_loggers), set(self._termination_listeners))
-
-    def show_as(self, borrower: Any) -> None:
-        """Callbacks get this object as their connection, while it is alive and has the connection."""
-        self._borrower = ref(borrower)
-
-    def take_back(self) -> Leftovers:
-        """The borrower is done: forget his callbacks, refuse his statements, cursors and transactions."""
-        self._borrower = None
-        self._pool_release_ctr += 1
-        if self.is_closed():
-            return Leftovers.NOTHING
-        mine: Any = self
-        kept = self._kept_listeners
-        left = mine._listeners.keys() != kept.keys()
-        mine._listeners = {name: calls & kept[name] for name, calls in mine._listeners.items() if name in kept}
-        for present, before in zip(self._callbacks(), self._kept, strict=False):
-            present &= before
-        if not self.is_in_transaction():
-            mine._top_xact = None
-        if self._codecs_changed:
-            return Leftovers.CODECS
-        return Leftovers.SESSION if left else Leftovers.NOTHING
-
-    def forget_callbacks(self) -> None:
-        """Forget every listener but the pool's, as when the connection was new."""
-        self._listeners.clear()
-        for callbacks in self._callbacks():
-            callbacks.clear()
-
-    def _callbacks(self) -> tuple[set[Any], set[Any], set[Any]]:
-        return self._log_listeners, self._query_loggers, self._termination_listeners
-
-    def _unwrap(self) -> Any:
-        borrower = None if self._borrower is None else self._borrower()
-        return self if borrower is None else borrower
-
-    def _call_termination_listeners(self) -> None:
-        listener, self._on_lost = self._on_lost, None
-        if listener is not None and not self._loop.is_closed():
-            self._loop.call_soon(listener, self)
-        super()._call_termination_listeners()
-
-    async def set_type_codec(self, *args: Any, **kwargs: Any) -> None:
-        """See asyncpg; the pool has to know, for the next borrower did not ask for it."""
-        self._codecs_changed = True
-        await super().set_type_codec(*args, **kwargs)
-
-    async def reset_type_codec(self, *args: Any, **kwargs: Any) -> None:
-        """See asyncpg."""
-        self._codecs_changed = True
-        await super().reset_type_codec(*args, **kwargs)
-
-    async def set_builtin_type_codec(self, *args: Any, **kwargs: Any) -> None:
-        """See asyncpg."""
-        self._codecs_changed = True
-        await super().set_builtin_type_codec(*args, **kwargs)
-
-    # another process
-
-    def disown(self) -> None:
-        """In a child process: this connection is the parent's. Its socket is let go of without a word.
-
-        The descriptor is made to lead nowhere rather than closed: whatever may still touch it here, an event loop that
-        shares the parent's epoll object included, then reaches nothing of the parent's.
+        A kept one may turn out to be outdated after some rows were executed; one just prepared hardly does.
         """
-        self.inherited = True
-        socket = self._transport.get_extra_info("socket") if self._transport is not None else None
-        mine: Any = self
-        mine._aborted = True
-        mine._protocol = None
-        self._on_lost = None
-        self._termination_listeners.clear()
-        if socket is not None and socket.fileno() >= 0:
-            nowhere = os.open(os.devnull, os.O_RDWR)
-            os.dup2(nowhere, socket.fileno(), inheritable=False)
-            os.close(nowhere)
+        deadline = None if timeout is None else self._loop.time() + timeout
+        statement = await self.prepare(query, name="", timeout=timeout)
+        await statement.executemany(rows, timeout=deadline and max(deadline - self._loop.time(), 0.001))
+
+    async def _introspect_types(self, typeoids: Collection[int], timeout: float | None) -> tuple[list[Any], Any]:
+        """What is known about types that have no codec yet; asks the server only about what differs between servers."""
+        arrays = known_arrays(typeoids)
+        rest = set(typeoids) - {array["oid"] for array in arrays}
+        if not rest:
+            return arrays, _NOT_ASKED
+        if not self.has_catalog:
+            for oid in rest:
+                self._protocol.get_settings().set_builtin_type_codec(oid, f"oid {oid}", "", "scalar", "text", "text")
+            return arrays, _NOT_ASKED
+        if not self._stmt_cache_enabled:  # asyncpg switches JIT off meanwhile: behind a pooler, in another session
+            self._server_caps = self._server_caps._replace(jit=False)
+        found, statement = await super()._introspect_types(rest, timeout)
+        return [*arrays, *found], statement

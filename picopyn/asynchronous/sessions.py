@@ -15,11 +15,12 @@ import asyncpg
 
 from picopyn.asynchronous.cancel_requests import CancelRequests
 from picopyn.asynchronous.connection import Connection
+from picopyn.asynchronous.reach import Reach
 from picopyn.asynchronous.service_connection import was_cancelled
 from picopyn.asynchronous.transport import Dialer
-from picopyn.dialects.base import Purpose
+from picopyn.dialects.base import Capability, Dialect, Purpose
 from picopyn.engine.node_pool import HookFailed
-from picopyn.errors import AcquireTimeout
+from picopyn.errors import AcquireTimeout, ConfigError
 from picopyn.settings import PoolSettings
 from picopyn.topology import Node
 
@@ -52,11 +53,13 @@ class Sessions:
     Args:
         settings: The hooks.
         dialer: Opens connections.
+        reach: May have one that exists already.
     """
 
-    def __init__(self, settings: PoolSettings, dialer: Dialer) -> None:
+    def __init__(self, settings: PoolSettings, dialer: Dialer, reach: Reach) -> None:
         self.cancel_requests = CancelRequests()
         self._dialer = dialer
+        self._reach = reach
         self._hook: Callable[[Any], Awaitable[None]] | None = settings.after_connect
         self._hook_timeout = settings.after_connect_timeout
         self._reset = settings.reset
@@ -68,7 +71,8 @@ class Sessions:
         Raises:
             HookFailed: The hook failed; the connection is closed.
         """
-        connection = await self._dialer.dial((node.host, node.port), purpose)
+        address = node.host, node.port
+        connection = self._reach.plain(address) or await self._dialer.dial(address, purpose)
         connection.on_abandoned = self.cancel_requests.send
         if self._hook is not None:
             try:
@@ -139,6 +143,16 @@ class Sessions:
                     raise
                 self._refused.add(text)
                 _LOG.warning("the server refuses %r (%s); resets leave it out from now on", text, error.sqlstate)
+
+
+def refuse_unsupported(settings: PoolSettings, dialect: Dialect) -> None:
+    """Refuse settings that this kind of server does not have.
+
+    Raises:
+        ConfigError: It has no statement timeout.
+    """
+    if settings.statement_timeout is not None and Capability.STATEMENT_TIMEOUT not in dialect.capabilities:
+        raise ConfigError(f"statement_timeout: {dialect.name} has none; use command_timeout")
 
 
 def _is_unsupported(error: asyncpg.PostgresError) -> bool:

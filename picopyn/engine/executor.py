@@ -17,7 +17,7 @@ from picopyn.engine.flights import Flights
 from picopyn.engine.loan import Lender, Loan
 from picopyn.engine.node_pool import HookFailed, NodePool, NodeUnreachable
 from picopyn.engine.place import Place
-from picopyn.engine.request import Request
+from picopyn.engine.request import MANY, Request
 from picopyn.engine.route_table import CompiledRoute, RouteTable
 from picopyn.engine.runtime import Link
 from picopyn.errors import AuthenticationFailed, ConnectionLost, Fault, PoolClosed
@@ -84,6 +84,7 @@ class Executor:
         self._learner = learner
         self._dialect = dialect
         self._counters = counters
+        self._sharded = Capability.SHARDED in dialect.capabilities
         self._selects_repeatable = Capability.SELECTS_HAVE_NO_EFFECT in dialect.capabilities
         self._losses = LossMemory()
         self._lender = Lender(cluster, dialect, counters, self.give)
@@ -173,18 +174,22 @@ class Executor:
         if self.closed:
             raise PoolClosed("the pool is closed")
         planner = self._cluster.planner
+        if not self._sharded:
+            return planner.anywhere(), None
+        if request.method in MANY:  # its rows may have any owner
+            return planner.spread(None), None
         compiled = self._routes.get(request.query) if request.args or request.asked else None
         if compiled is None:
             return self._plan_unknown(request), None
         if compiled.bucket is not None:
             bucket = compiled.bucket(request.args)
             if bucket is not None:
-                read, reason = self._read(request), compiled.reason
-                return planner.for_bucket(compiled.tier, bucket, request.role, read=read, reason=reason), compiled
+                plan = planner.for_bucket(compiled.tier, bucket, request.role, self._read(request), compiled.reason)
+                return plan, compiled
         elif compiled.buckets is not None:
             buckets = compiled.buckets(request.args)
             if buckets is not None:
-                return planner.for_buckets(compiled.tier, buckets, request.role, read=self._read(request)), compiled
+                return planner.for_buckets(compiled.tier, buckets, request.role, self._read(request)), compiled
         elif compiled.route.kind is RouteKind.ANY_NODE:
             return planner.anywhere(), compiled
         return planner.spread(compiled.route.tier, compiled.otherwise), compiled
@@ -200,6 +205,7 @@ class Executor:
         return plan
 
     def _read(self, request: Request) -> bool:
+        """Whether a replica may answer, as far as the text goes; looked at only where the role allows one."""
         return request.role is not Role.LEADER and self._dialect.is_read(request.query)
 
     # sending
@@ -281,7 +287,7 @@ class Executor:
         """
         if isinstance(error, Exception) and not request.prepared_again:
             fault = self._cluster.fault(error)
-            if fault is Fault.STALE_PLAN:
+            if fault is Fault.STALE_PLAN and not request.row_by_row:
                 return await self._prepare_again(request, pool, link)
         self.flights.arrive(link)
         if not isinstance(error, Exception):
@@ -331,6 +337,8 @@ class Executor:
     def _raise(self, request: Request, node: Node, error: Exception, fault: Fault) -> NoReturn:
         request.annotate(error)
         error.add_note(f"picopyn: attempt {len(request.attempts) + 1} at {node.name} ({node.address})")
+        if request.row_by_row:
+            error.add_note("picopyn: rows before the one that failed may have taken effect")
         if fault is Fault.AUTH:
             raise AuthenticationFailed(failures.first_line(error)) from error
         if fault is Fault.LOST:
@@ -338,9 +346,11 @@ class Executor:
         raise error
 
     def _is_half_done(self, request: Request, error: Exception, fault: Fault) -> bool:
-        """Whether a write over several replicasets was refused by one, and may have happened at another."""
+        """Whether a write over several replicasets, or of several rows, may have happened in part."""
         if fault in (Fault.NOT_SENT, Fault.LOST) or self._repeatable(request):
             return False
+        if request.row_by_row:
+            return True
         spread = request.plan is not None and not request.plan.direct
         return spread and self._dialect.is_partial(getattr(error, "sqlstate", None), str(error))
 

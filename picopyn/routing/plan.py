@@ -17,7 +17,7 @@ from enum import Enum
 from random import Random
 from typing import Final, Literal
 
-from picopyn.routing.balance import order
+from picopyn.routing.balance import lightest, order
 from picopyn.routing.health import Health
 from picopyn.topology import Node, TopologySnapshot
 
@@ -92,7 +92,19 @@ class Planner:
         hangs: Whether a forwarded statement hangs while any leader of its tier is missing.
     """
 
-    __slots__ = ("_complete", "_direct", "_hangs", "_health", "_load", "_owner_of", "_rng", "_spread_nodes", "snapshot")
+    __slots__ = (
+        "_anywhere",
+        "_complete",
+        "_direct",
+        "_hangs",
+        "_health",
+        "_load",
+        "_owner_of",
+        "_rng",
+        "_spread_nodes",
+        "_uuids",
+        "snapshot",
+    )
 
     def __init__(
         self,
@@ -109,11 +121,13 @@ class Planner:
         self._rng = rng
         self._hangs = hangs
         self._direct = _leader_plans(snapshot)
+        self._uuids = tuple(node.uuid for node in snapshot.nodes())
+        self._anywhere: dict[int, Plan] = {}
         self._owner_of = {tier: m.owner for tier in snapshot.tiers if (m := snapshot.shard_map(tier)) is not None}
         self._spread_nodes: dict[str | None, tuple[Node, ...]] = {}
         self._complete: dict[str | None, bool] = {}
 
-    def for_bucket(self, tier: str, bucket: int, role: Role, *, read: bool, reason: str = "keyed") -> Plan:
+    def for_bucket(self, tier: str, bucket: int, role: Role, read: bool, reason: str = "keyed") -> Plan:
         """Plan a call whose statement touches exactly one bucket."""
         owner_of = self._owner_of.get(tier)
         owner = owner_of(bucket) if owner_of is not None else None
@@ -124,21 +138,27 @@ class Planner:
             return plan
         return self._without_leader(tier, owner, role, read=read)
 
-    def for_buckets(self, tier: str, buckets: Iterable[int], role: Role, *, read: bool) -> Plan:
+    def for_buckets(self, tier: str, buckets: Iterable[int], role: Role, read: bool) -> Plan:
         """Plan a call whose statement touches a set of buckets: one owner, or else as if it had no key."""
         owners = {self.snapshot.owner(tier, bucket): bucket for bucket in buckets}
         if len(owners) == 1:
-            return self.for_bucket(tier, next(iter(owners.values())), role, read=read, reason="key_set")
+            return self.for_bucket(tier, next(iter(owners.values())), role, read, "key_set")
         return self.spread(tier)
 
     def anywhere(self, role: Role | None = None) -> Plan:
-        """Plan a call that every node can answer by itself.
+        """Plan a call that every node can answer by itself: the least loaded, then the others.
 
         Args:
             role: `LEADER`: only leaders will do; `PREFER_LEADER`: they come first; None: no difference.
         """
-        if role is None:
-            return self._among(self.snapshot.nodes(), "any", direct=True)
+        if role is not None:
+            return self._by_role(role)
+        if self._uuids and self._health.all_up:
+            first = lightest(self._uuids, self._load, self._rng)
+            return self._anywhere.get(first) or self._from(first)
+        return self._among(self.snapshot.nodes(), "any", direct=True)
+
+    def _by_role(self, role: Role) -> Plan:
         leaders = self._among(self._leaders(None), "any", direct=True)
         if role is Role.LEADER:
             return leaders
@@ -159,6 +179,13 @@ class Planner:
         plan = self.spread(None, "unlearned")
         if plan.wait is Wait.TIER:
             return Plan((), "unlearned", wait=Wait.LEARN, missing=plan.missing)
+        return plan
+
+    def _from(self, first: int) -> Plan:
+        """A plan to be kept: one node first, then the others as they follow."""
+        nodes = self.snapshot.nodes()
+        candidates = tuple(map(Candidate, (*nodes[first:], *nodes[:first])))
+        plan = self._anywhere[first] = Plan(candidates, "any", direct=True)
         return plan
 
     def _without_leader(self, tier: str, owner: str, role: Role, *, read: bool) -> Plan:

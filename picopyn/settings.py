@@ -220,7 +220,7 @@ def _parsed(dsn: Any, environment: Mapping[str, str] | None, read_file: ReadFile
         parsed = with_service(parsed, environment or {}, read_file)
         return parsed.with_environment(environment or {}), []
     except ConfigError as error:
-        return parsed, [*error.problems]
+        return parsed.without("service", "servicefile", "port"), [*error.problems]
 
 
 def _whole_or_text(text: str) -> Any:

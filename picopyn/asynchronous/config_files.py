@@ -1,7 +1,7 @@
 """Files a user keeps beside the program: reading service and password files, and asking the latter for passwords.
 
-What stands in them and what it means is decided in [`picopyn.service_file`][] and [`picopyn.passfile`][]; this file only
-reads, and complains once.
+What they mean is decided in [`picopyn.service_file`][] and [`picopyn.passfile`][]; this file only reads, and complains
+once.
 """
 
 from __future__ import annotations
@@ -56,9 +56,13 @@ class PasswordFile:
         except FileNotFoundError:
             return None
         except OSError as error:
-            return self._complain(error.strerror or type(error).__name__)
+            self._complain(error.strerror or type(error).__name__)
+            return None
         reason = mistrust(file)
-        return self._complain(reason) if reason else find_password(file, host, port, database, user)
+        if reason is not None:
+            self._complain(reason)
+            return None
+        return find_password(file, host, port, database, user)
 
     def _complain(self, reason: str) -> None:
         if not self._told:

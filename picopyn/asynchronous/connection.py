@@ -73,10 +73,12 @@ class Connection(LendableConnection):
         if not rest:
             return arrays, _NOT_ASKED
         if not self.has_catalog:
+            protocol: Any = self._protocol
             for oid in rest:
-                self._protocol.get_settings().set_builtin_type_codec(oid, f"oid {oid}", "", "scalar", "text", "text")
+                protocol.get_settings().set_builtin_type_codec(oid, f"oid {oid}", "", "scalar", "text", "text")
             return arrays, _NOT_ASKED
         if not self._stmt_cache_enabled:  # asyncpg switches JIT off meanwhile: behind a pooler, in another session
-            self._server_caps = self._server_caps._replace(jit=False)
+            caps: Any = getattr(self, "_server_caps")  # noqa: B009 - asyncpg's types do not tell of it
+            self._server_caps = caps._replace(jit=False)  # type: ignore[misc]
         found, statement = await super()._introspect_types(rest, timeout)
         return [*arrays, *found], statement

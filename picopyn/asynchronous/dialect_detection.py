@@ -39,11 +39,13 @@ class Introduction:
 
     Attributes:
         dialect: What the server is, or what the user said it is.
+        dialer: Opens connections to such servers.
         endpoints: The hosts of the connection string with the ports they have by that.
         connection: The connection, for whoever has a use for it; None when none was needed to know all this.
     """
 
     dialect: Dialect
+    dialer: Dialer
     endpoints: tuple[Endpoint, ...]
     connection: Connection | None
 
@@ -63,17 +65,18 @@ async def introduce(settings: PoolSettings, make_dialer: Callable[[Dialect], Dia
     """
     named = named_dialect(settings.dialect)
     if named is not None and settings.topology_source is not None:
-        return Introduction(named, _with_ports(settings, named.default_port), None)
+        return Introduction(named, make_dialer(named), _with_ports(settings, named.default_port), None)
     first = named or _NEUTRAL
     groups = [_with_ports(settings, port) for port in _ports(named)]
     reach = Reach(make_dialer(first), first, [], settings.connect_timeout, TopologySnapshot, rng)
     connection = await reach.introduce(_first_purpose(first), [list(map(_address, group)) for group in groups])
     try:
         dialect = named or await tell_dialect(connection)
+        dialer = make_dialer(dialect)
     except BaseException:
         connection.terminate()
         raise
-    return Introduction(dialect, _with_ports(settings, dialect.default_port), connection)
+    return Introduction(dialect, dialer, _with_ports(settings, dialect.default_port), connection)
 
 
 def named_dialect(named: Any) -> Dialect | None:
@@ -81,7 +84,9 @@ def named_dialect(named: Any) -> Dialect | None:
     if not isinstance(named, str):
         dialect: Dialect = named
         return dialect
-    return {"picodata": PicodataDialect(), "postgres": PostgresDialect()}.get(named)
+    if named == "postgres":
+        return PostgresDialect()
+    return PicodataDialect() if named == "picodata" else None
 
 
 async def tell_dialect(connection: Connection) -> Dialect:

@@ -498,7 +498,7 @@ class Pool:
         settings, rng = self._settings, self._rng
         make_dialer = functools.partial(Dialer, settings, passwords=PasswordFile(settings.passfile))
         first = await introduce(settings, make_dialer, rng)
-        dialer, dialect = make_dialer(first.dialect), first.dialect
+        dialer, dialect = first.dialer, first.dialect
         self._is_atomic = Capability.TRANSACTIONS in dialect.capabilities
         seeds, timeout = [(endpoint.host, endpoint.port or 0) for endpoint in first.endpoints], settings.connect_timeout
         self._reach = Reach(dialer, dialect, seeds, timeout, lambda: control.snapshot, rng, first.connection)

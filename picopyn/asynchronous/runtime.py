@@ -53,16 +53,13 @@ class AsyncioWaiter(Generic[T]):
 
     async def wait(self, deadline: float | None) -> T:
         """Wait for the value; `TimeoutError` at the deadline."""
-        timer = None if deadline is None else self._loop.call_at(deadline, self._expire)
+        if deadline is None:
+            return await self._future
+        timer = self._loop.call_at(deadline, self._expire)
         try:
             return await self._future
-        except BaseException:
-            if self._future.done() and not self._future.cancelled():
-                self._future.exception()  # cancelled in the very moment in which it failed: asyncio would complain
-            raise
         finally:
-            if timer is not None:
-                timer.cancel()
+            timer.cancel()
 
     def _expire(self) -> None:
         self.fail(TimeoutError())

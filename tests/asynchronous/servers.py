@@ -33,7 +33,9 @@ class Watch:
 
     def pool(self, **options: Any) -> Pool:
         """A pool whose sessions are seen here."""
-        return Pool(self.server.dsn, application_name=self.application, dialect="postgres", **options)
+        return Pool(
+            self.server.dsn, application_name=self.application, dialect="postgres", **{"ssl": "disable", **options}
+        )
 
     async def sessions(self) -> list[int]:
         """Process numbers of the sessions."""

@@ -1,9 +1,9 @@
 """Cancel a coroutine at each of its awaits in turn, and look at what is left.
 
-A coroutine that runs in a task stops at an await by handing the task a future. `cancelled_at` counts these stops and has
-the task cancelled at a chosen one, in one of two moments: *at once*, while the future is open; or *late*, in the very
-tick in which the future is done and before the coroutine has seen it. The late one is where connections get lost: what
-was waited for has been handed over, and nobody takes it.
+A coroutine that runs in a task stops at an await by handing the task a future. `cancelled_at` counts these stops and
+has the task cancelled at a chosen one, in one of two moments: *at once*, while the future is open; or *late*, in the
+very tick in which the future is done and before the coroutine has seen it. The late one is where connections get lost:
+what was waited for has been handed over, and nobody takes it.
 """
 
 from __future__ import annotations

@@ -46,9 +46,9 @@ class PreparedStatement:
         query: str = self._mine().get_query()
         return query
 
-    def get_statusmsg(self) -> str:
-        """Status of its last execution."""
-        status: str = self._mine().get_statusmsg()
+    def get_statusmsg(self) -> str | None:
+        """Status of its last execution to the end."""
+        status: str | None = self._mine().get_statusmsg()
         return status
 
     def get_parameters(self) -> tuple[Any, ...]:
@@ -61,16 +61,16 @@ class PreparedStatement:
         attributes: tuple[Any, ...] = self._mine().get_attributes()
         return attributes
 
-    async def fetch(self, *args: Any, timeout: float | None = None, record_class: Any = None) -> list[Any]:
+    async def fetch(self, *args: Any, timeout: float | None = None) -> list[Any]:
         """Execute it and return all rows."""
         with self._use("fetch"):
-            rows: list[Any] = await self._statement.fetch(*args, timeout=timeout, record_class=record_class)
+            rows: list[Any] = await self._statement.fetch(*args, timeout=timeout)
             return rows
 
-    async def fetchrow(self, *args: Any, timeout: float | None = None, record_class: Any = None) -> Any:
+    async def fetchrow(self, *args: Any, timeout: float | None = None) -> Any:
         """Execute it and return the first row, or None."""
         with self._use("fetchrow"):
-            return await self._statement.fetchrow(*args, timeout=timeout, record_class=record_class)
+            return await self._statement.fetchrow(*args, timeout=timeout)
 
     async def fetchval(self, *args: Any, column: int | str = 0, timeout: float | None = None) -> Any:
         """Execute it and return one value of the first row, or None."""
@@ -78,12 +78,10 @@ class PreparedStatement:
             row = await self._statement.fetchrow(*args, timeout=timeout)
             return None if row is None else row[column]
 
-    async def fetchmany(
-        self, args: Iterable[Sequence[Any]], *, timeout: float | None = None, record_class: Any = None
-    ) -> list[Any]:
+    async def fetchmany(self, args: Iterable[Sequence[Any]], *, timeout: float | None = None) -> list[Any]:
         """Execute it once per row of arguments and return the rows of all."""
         with self._use("fetchmany"):
-            rows: list[Any] = await self._statement.fetchmany(args, timeout=timeout, record_class=record_class)
+            rows: list[Any] = await self._statement.fetchmany(args, timeout=timeout)
             return rows
 
     async def executemany(self, args: Iterable[Sequence[Any]], *, timeout: float | None = None) -> None:
@@ -96,12 +94,10 @@ class PreparedStatement:
         with self._use("explain"):
             return await self._statement.explain(*args, analyze=analyze)
 
-    def cursor(
-        self, *args: Any, prefetch: int | None = None, timeout: float | None = None, record_class: Any = None
-    ) -> CursorFactory:
+    def cursor(self, *args: Any, prefetch: int | None = None, timeout: float | None = None) -> CursorFactory:
         """A cursor over its rows; see `AcquiredConnection.cursor`."""
         self._holder._need_transactions("cursor")
-        made = self._mine().cursor(*args, prefetch=prefetch, timeout=timeout, record_class=record_class)
+        made = self._mine().cursor(*args, prefetch=prefetch, timeout=timeout)
         return CursorFactory(self._holder, made, self._statement.get_query())
 
     def _mine(self) -> Any:

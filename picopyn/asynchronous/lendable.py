@@ -22,7 +22,8 @@ class LendableConnection(asyncpg.Connection):
     """asyncpg's connection, lent and taken back.
 
     Attributes:
-        on_abandoned: Called with the connection when it is dropped while the server still works on a request.
+        on_abandoned: Asked, when it is dropped while a request on it is being cancelled, whether to keep it until then;
+            who says yes has to call `end`.
         inherited: It belongs to the parent of this process.
     """
 
@@ -31,6 +32,7 @@ class LendableConnection(asyncpg.Connection):
         "_codecs_changed",
         "_kept",
         "_kept_listeners",
+        "_leaving",
         "_on_lost",
         "inherited",
         "on_abandoned",
@@ -38,7 +40,8 @@ class LendableConnection(asyncpg.Connection):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.on_abandoned: Callable[[LendableConnection], None] | None = None
+        self.on_abandoned: Callable[[LendableConnection], bool] | None = None
+        self._leaving = False
         self.inherited = False
         self._borrower: ReferenceType[Any] | None = None
         self._codecs_changed = False
@@ -54,15 +57,31 @@ class LendableConnection(asyncpg.Connection):
         self._on_lost = listener
 
     def terminate(self) -> None:
-        """Drop the connection at once; a request that is being cancelled is cancelled all the same."""
-        if self.on_abandoned is not None and self._cancellations and not self._aborted:
-            self.on_abandoned(self)
+        """Drop the connection at once. One whose request is being cancelled may be kept out of sight until it is."""
+        if self._leaving:
+            return
+        if self._cancellations and not self._aborted and self.on_abandoned is not None:
+            mine: Any = self
+            mine._aborted = self._leaving = self.on_abandoned(self)
+        if not self._leaving:
+            super().terminate()
+
+    def end(self) -> None:
+        """Drop it for good, whatever is being cancelled on it."""
+        if self._leaving:
+            mine: Any = self
+            mine._aborted = self._leaving = False
         super().terminate()
 
-    def is_settled(self) -> bool:
-        """Whether no request is still being cancelled on it."""
+    def is_in_transaction(self) -> bool:
+        """Whether a transaction is open; a connection that is gone has none."""
         protocol: Any = self._protocol
-        return self.is_closed() or not protocol._is_cancelling()
+        return protocol is not None and bool(protocol.is_in_transaction())
+
+    def is_settled(self) -> bool:
+        """Whether no request is still being cancelled on it: the server has answered, or is gone."""
+        protocol: Any = self._protocol
+        return protocol is None or not self._cancellations or not protocol.is_connected()
 
     @property
     def cancel_key(self) -> tuple[int, int] | None:

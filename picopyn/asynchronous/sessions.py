@@ -73,7 +73,7 @@ class Sessions:
         """
         address = node.host, node.port
         connection = self._reach.plain(address) or await self._dialer.dial(address, purpose)
-        connection.on_abandoned = self.cancel_requests.send
+        connection.on_abandoned = self.cancel_requests.see_off
         if self._hook is not None:
             try:
                 await self._set_up(connection, self._hook)

@@ -1,16 +1,18 @@
-"""Every public call, cancelled at each of its awaits, on a real PostgreSQL: nothing leaks and nobody else notices.
+"""Every public call, cancelled at each of its awaits, on a real PostgreSQL: nothing leaks, nobody else notices.
 
-A cancellation comes in two moments at every await (see `tests/cancelling.py`). After each: the call ended as cancelled;
-nothing is in use and nobody waits; the server has exactly the sessions the pool says; the next call gets its own answer;
-asyncio has nothing to complain about.
+A cancellation comes in two moments at every await (see `tests/cancelling.py`). After each: the call ended as
+cancelled; nothing is in use and nobody waits; the server has exactly the sessions the pool says; the next call gets its
+own answer; asyncio has nothing to complain about.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from typing import Any
 
+import asyncpg
 import pytest
 
 from picopyn.asynchronous import Pool
@@ -48,13 +50,9 @@ async def transaction(pool: Pool) -> None:
 
 
 async def refused_transaction(pool: Pool) -> None:
-    try:
+    with contextlib.suppress(asyncpg.DivisionByZeroError):
         async with pool.transaction() as connection:
             await connection.execute("SELECT 1/0")
-    except ArithmeticError:
-        raise AssertionError from None
-    except Exception as error:
-        assert getattr(error, "sqlstate", "") == "22012"
 
 
 async def cursor(pool: Pool) -> None:

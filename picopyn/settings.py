@@ -17,9 +17,10 @@ from math import isfinite
 from typing import TYPE_CHECKING, Any, Final
 
 from picopyn import dsn as connection_string
-from picopyn.dsn import Dsn, Endpoint
+from picopyn.dsn import LONELY_PORT, Dsn, Endpoint
 from picopyn.errors import ConfigError
 from picopyn.observe import Event
+from picopyn.service_file import ReadFile, with_service
 
 if TYPE_CHECKING:
     from ssl import SSLContext
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 Password = str | Callable[[], str] | Callable[[], Awaitable[str]]
 
 #: Words of `dialect=`, and whether they work yet.
-DIALECTS: Final[Mapping[str, bool]] = {"auto": True, "picodata": True, "postgres": False, "yugabyte": False}
+DIALECTS: Final[Mapping[str, bool]] = {"auto": True, "picodata": True, "postgres": True, "yugabyte": False}
 
 #: Words of `role=`, and whether they work yet.
 ROLES: Final[Mapping[str, bool]] = {
@@ -65,10 +66,12 @@ class PoolSettings:
 
     Attributes:
         endpoints: Where to look for the cluster first, in this order.
-        user: User name; None leaves it to the transport.
-        password: Text, or a callable asked for each new connection.
-        database: Name of the database; None leaves it to the transport.
-        dialect: `"auto"`, `"picodata"`, or a dialect value of one's own.
+        user: User name; None: that of the operating system.
+        password: Text, or a callable asked for each new connection; None: the password file is asked.
+        passfile: Name of the password file, read for each new connection; None: there is none.
+        database: Name of the database; None: that of the user.
+        dialect: `"auto"` (the first server that answers says what it is), `"picodata"`, `"postgres"`, or a
+            dialect value of one's own.
         role: Whom calls go to when they do not say: `"leader"`, `"prefer_leader"`; None: the dialect's
             default.
         min_size: Connections kept open to each node, at least 0.
@@ -97,7 +100,16 @@ class PoolSettings:
         application_name: Name under which the server lists the connections; None: not sent.
         options: The start-up key `options`, in the server's own syntax; what the driver needs is added to it.
         server_settings: More start-up keys.
-        after_connect: Awaited with each new connection for callers before it is used.
+        after_connect: Awaited with each new connection for callers before it is used, and again after each reset. What
+            it raises reaches the callers who wait for the connection; the node is not blamed. Also called `init`.
+        after_connect_timeout: Longest time of one `after_connect`.
+        reset: Whether a connection that was acquired is reset before the next caller gets it, in the background, on
+            servers whose sessions have a state (never on Picodata); or a coroutine function that does it your way.
+        record_class: Class of the rows that callers get, a subclass of `asyncpg.Record`.
+        statement_timeout: Longest time the server works on one statement, as a start-up key; servers without it
+            (Picodata) make `open()` fail.
+        debug: Remember where connections were acquired, and say it when one is never given back (asyncio's debug
+            mode does so too).
         topology_source: A source of one's own instead of polling (see `TopologySource`).
         on_event: Called with every [event][picopyn.observe]; must return soon, and may not be a coroutine
             function.
@@ -108,6 +120,7 @@ class PoolSettings:
     endpoints: tuple[Endpoint, ...] = ()
     user: str | None = None
     password: Password | None = field(default=None, repr=False)
+    passfile: str | None = None
     database: str | None = None
     dialect: Any = "auto"
     role: str | None = None
@@ -133,6 +146,11 @@ class PoolSettings:
     options: str | None = None
     server_settings: Mapping[str, str] = field(default_factory=dict, repr=False)
     after_connect: Callable[[Any], Awaitable[None]] | None = None
+    after_connect_timeout: float = 10.0
+    reset: bool | Callable[[Any], Awaitable[None]] = True
+    record_class: type | None = None
+    statement_timeout: float | None = None
+    debug: bool = False
     topology_source: Any = None
     on_event: Callable[[Event], None] | None = None
     address_map: Callable[[str, int], tuple[str, int]] | None = None
@@ -144,22 +162,31 @@ class PoolSettings:
 
     @classmethod
     def from_dsn(
-        cls, dsn: str | Dsn, /, *, environment: Mapping[str, str] | None = None, **overrides: Any
+        cls,
+        dsn: str | Dsn,
+        /,
+        *,
+        environment: Mapping[str, str] | None = None,
+        read_file: ReadFile | None = None,
+        **overrides: Any,
     ) -> PoolSettings:
         """Settings from a connection string and keywords; a keyword wins over the same word in the string.
 
         Args:
             dsn: A URI, `key=value` text, or a `Dsn`.
             environment: Where `PG*` variables are looked up for what both leave open; None: nowhere.
+            read_file: Reads the file that defines a service; None: a service is refused.
             **overrides: Settings by their names.
 
         Raises:
             ConfigError: With every problem of the string, of its words and of the keywords.
         """
-        parsed, problems = _parsed(dsn, environment)
+        parsed, problems = _parsed(dsn, environment, read_file)
         values, more = _from_words(parsed)
+        if environment is not None and environment.get("HOME"):
+            values.setdefault("passfile", f"{environment['HOME'].rstrip('/')}/.pgpass")
         known = {f.name for f in fields(cls)}
-        problems += more
+        problems += more + _renamed(overrides)
         problems += [_unknown(name, known) for name in overrides if name not in known]
         values.update((name, value) for name, value in overrides.items() if name in known)
         try:
@@ -179,25 +206,40 @@ class PoolSettings:
         return Dsn(self.endpoints, self.user, password, self.database)
 
 
+#: Names of other drivers → our own.
+_ALIASES: Final[Mapping[str, str]] = {"init": "after_connect"}
+
+
+def _renamed(overrides: dict[str, Any]) -> list[str]:
+    """Replace names of other drivers by ours; what is given twice is a problem."""
+    problems = []
+    for alias in _ALIASES.keys() & overrides.keys():
+        value = overrides.pop(alias)
+        if overrides.setdefault(_ALIASES[alias], value) is not value:
+            problems.append(f"'{alias}' and '{_ALIASES[alias]}' are the same setting")
+    return problems
+
+
 _NO_HOST: Final = "no host is named: give a connection string like postgresql://user@host:4327/"
 
 
 # --- the words of a connection string -----------------------------------------------------------------
 
 
-def _parsed(dsn: Any, environment: Mapping[str, str] | None) -> tuple[Dsn, list[str]]:
+def _parsed(dsn: Any, environment: Mapping[str, str] | None, read_file: ReadFile | None) -> tuple[Dsn, list[str]]:
     if isinstance(dsn, str):
         parsed, problems = connection_string.read(dsn)
     elif isinstance(dsn, Dsn):
         parsed, problems = dsn, []
     else:
         return Dsn(), [f"dsn must be a connection string or a Dsn, not {type(dsn).__name__}"]
-    if environment is not None and not problems:
-        try:
-            parsed = parsed.with_environment(environment)
-        except ConfigError as error:
-            problems = [*error.problems]
-    return parsed, problems
+    if problems:
+        return parsed, problems
+    try:
+        parsed = with_service(parsed, environment or {}, read_file)
+        return parsed.with_environment(environment or {}), []
+    except ConfigError as error:
+        return parsed.without("service", "servicefile", "port"), [*error.problems]
 
 
 def _whole_or_text(text: str) -> Any:
@@ -263,6 +305,7 @@ _WORDS: Final[Mapping[str, tuple[str, Callable[[str], Any]]]] = {
     "ssl": ("ssl", _ssl_mode),
     "application_name": ("application_name", str),
     "options": ("options", str),
+    "passfile": ("passfile", str),
 }
 
 #: Values of `load_balance` and `load_balance_hosts` that say what the driver does anyway.
@@ -281,6 +324,8 @@ def _from_words(dsn: Dsn) -> tuple[dict[str, Any], list[str]]:
         if word in _WORDS:
             name, convert = _WORDS[word]
             values[name] = convert(text)
+        elif word == "port":
+            problems.append(LONELY_PORT)
         elif word == "target_session_attrs":
             problems += _session_role(text, dsn, values)
         elif not _changes_nothing(word, text.lower()):
@@ -370,6 +415,21 @@ def _server_settings(value: Any) -> str | None:
     return None if texts else "a mapping of texts to texts"
 
 
+def _flag(value: Any) -> str | None:
+    return None if isinstance(value, bool) else "True or False"
+
+
+def _reset(value: Any) -> str | None:
+    return None if isinstance(value, bool) or callable(value) else "True, False or a callable"
+
+
+def _record_class(value: Any) -> str | None:
+    bases = getattr(value, "__mro__", ())
+    if any(base.__name__ == "Record" and base.__module__.startswith("asyncpg") for base in bases):
+        return None
+    return "a subclass of asyncpg.Record"
+
+
 def _source(value: Any) -> str | None:
     methods = ("listen", "refresh", "close", "terminate")
     return None if all(callable(getattr(value, m, None)) for m in methods) else f"an object with {_listed(methods)}"
@@ -378,6 +438,7 @@ def _source(value: Any) -> str | None:
 _CHECKS: Final[Mapping[str, _Check]] = {
     "user": _or_none(_text),
     "password": _or_none(_password),
+    "passfile": _or_none(_text),
     "database": _or_none(_text),
     "min_size": _whole(0),
     "max_size": _whole(1),
@@ -401,10 +462,18 @@ _CHECKS: Final[Mapping[str, _Check]] = {
     "options": _or_none(_text),
     "server_settings": _server_settings,
     "after_connect": _or_none(_function),
+    "after_connect_timeout": _seconds(),
+    "reset": _reset,
+    "record_class": _or_none(_record_class),
+    "statement_timeout": _or_none(_seconds(0.001)),
+    "debug": _flag,
     "topology_source": _or_none(_source),
     "on_event": _or_none(_plain_function),
     "address_map": _or_none(_plain_function),
 }
+
+#: Start-up keys that are settings.
+_OWN_KEYS: Final = ("application_name", "options", "statement_timeout")
 
 #: Settings whose value is never told.
 _UNTOLD: Final = ("password", "server_settings")
@@ -427,7 +496,7 @@ def _problems(settings: PoolSettings) -> list[str]:
         if settings.min_size > settings.max_total:
             problems.append(f"min_size ({settings.min_size}) must not exceed max_total ({settings.max_total})")
     if "server_settings" not in wrong:
-        twice = [name for name in ("application_name", "options") if name in settings.server_settings]
+        twice = [name for name in _OWN_KEYS if name in settings.server_settings]
         problems += [f"'{name}' has a setting of its own; leave it out of server_settings" for name in twice]
     return problems
 

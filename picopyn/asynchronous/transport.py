@@ -8,19 +8,25 @@ question every PostgreSQL-protocol server answers before it knows who asks (`SSL
 from __future__ import annotations
 
 import asyncio
+import functools
+import getpass
 import struct
 from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import Any
 
 import asyncpg
 
+from picopyn.asynchronous.config_files import PasswordFile
 from picopyn.asynchronous.connection import Connection
-from picopyn.dialects.base import Dialect, Purpose
+from picopyn.dialects.base import Capability, Dialect, Purpose
 from picopyn.errors import Fault
-from picopyn.settings import PoolSettings
+from picopyn.settings import Password, PoolSettings
 
 _SSL_REQUEST = struct.pack("!II", 8, 80877103)
 Address = tuple[str, int]
+
+#: Connections that run callers' statements.
+_FOR_CALLERS = (Purpose.PLAIN, Purpose.REPLICA_READ)
 
 #: How much later a less preferred group of addresses is asked (seconds).
 STAGGER = 0.1
@@ -32,11 +38,15 @@ class Dialer:
     Args:
         settings: Credentials, time limits, statement cache.
         dialect: The kind of server: decides the start-up options of each purpose.
+        passwords: Asked where the settings name no password.
     """
 
-    def __init__(self, settings: PoolSettings, dialect: Dialect) -> None:
+    def __init__(self, settings: PoolSettings, dialect: Dialect, passwords: PasswordFile) -> None:
         self._settings = settings
         self._dialect = dialect
+        self._passwords = passwords
+        self._user = settings.user or _system_user()
+        self._database = settings.database or self._user
 
     async def dial(
         self, address: Address, purpose: Purpose, on_notice: Callable[[str], None] | None = None
@@ -53,29 +63,57 @@ class Dialer:
         connection: Any = await asyncpg.connect(
             host=address[0],
             port=address[1],
-            user=settings.user,
-            password=settings.password,
-            database=settings.database,
+            user=self._user,
+            password=self._password(address),
+            database=self._database,
             ssl=settings.ssl,
             statement_cache_size=settings.statement_cache_size,
             server_settings=self._start_up(purpose),
+            target_session_attrs="any",  # else asyncpg looks into the environment
             connection_class=Connection,
             **arguments,
+            **self._for_callers(purpose),
         )
         connection.read_into_kept_buffer()
         connection.on_notice = on_notice
         connection.endpoint = address
+        connection.has_catalog = Capability.CATALOG in self._dialect.capabilities
         return connection  # type: ignore[no-any-return]
+
+    def _for_callers(self, purpose: Purpose) -> dict[str, Any]:
+        """What only connections get that callers use."""
+        settings, options = self._settings, dict[str, Any]()
+        if purpose in _FOR_CALLERS:
+            options["command_timeout"] = settings.command_timeout
+            if settings.record_class is not None:
+                options["record_class"] = settings.record_class
+        return options
+
+    def _password(self, address: Address) -> Password | Callable[[], str | None]:
+        """What asyncpg is given: never None, for then it would look into the environment and files by itself."""
+        password = self._settings.password
+        if password is not None:
+            return password
+        return functools.partial(self._passwords.find, *address, self._database, self._user)
 
     def _start_up(self, purpose: Purpose) -> dict[str, str]:
         settings = self._settings
         keys = {**settings.server_settings, **self._dialect.startup_options(purpose)}
+        if settings.statement_timeout is not None and purpose in _FOR_CALLERS:
+            keys["statement_timeout"] = str(max(round(settings.statement_timeout * 1000), 1))  # milliseconds
         options = [settings.options, settings.server_settings.get("options"), keys.get("options")]
         if joined := ",".join(dict.fromkeys(option for option in options if option)):
             keys["options"] = joined
         if settings.application_name is not None:
             keys.setdefault("application_name", settings.application_name)
         return keys
+
+
+def _system_user() -> str:
+    try:
+        return getpass.getuser()
+    except (ImportError, KeyError, OSError):
+        return ""
 
 
 async def awake(

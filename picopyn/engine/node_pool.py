@@ -86,6 +86,7 @@ class NodePool:
         Raises:
             NodeUnreachable: No connection could be made, and there is none that could become free.
             QueueFull: Too many wait already.
+            HookFailed: One was made, but the caller's own hook failed on it.
             TimeoutError: The deadline passed.
         """
         waiter = self._terms.runtime.waiter()
@@ -126,11 +127,17 @@ class NodePool:
         """Give back a connection that must not be used again: it is closed at once."""
         with self._lock:
             if link.is_closed():
-                self.slots.gone(link)
+                self.slots.lost(link)
             else:
                 self.slots.part(link, reason)
         link.terminate()
         self.grow()
+
+    def expect_close(self, link: Link, reason: CloseReason) -> None:
+        """Somebody on this side is about to close a connection: remember why."""
+        with self._lock:
+            if not link.is_closed():
+                self.slots.part(link, reason)
 
     async def open_one(self) -> bool:
         """Open one connection if there is room for one.
@@ -158,12 +165,12 @@ class NodePool:
     def refuse_waiters(self, error: BaseException) -> None:
         """Tell those who wait that no connection will come, unless some connection is still alive.
 
-        Whoever waits for a connection whose hook failed gets the hook's own error.
+        Whoever waits for a connection whose hook failed is told that.
         """
         with self._lock:
             waiters = [] if self.slots.size or self.slots.opening else self.slots.drain_waiters()
         for waiter in waiters:
-            waiter.fail(error.__cause__ or error if isinstance(error, HookFailed) else _unreachable(error))
+            waiter.fail(error if isinstance(error, HookFailed) else _unreachable(error))
 
     def desert(self, error: BaseException) -> None:
         """The node is down: those who wait are sent on, idle connections are dropped, those in use leave after it."""
@@ -230,7 +237,7 @@ class NodePool:
     def _sound(self, link: Link | None) -> Link | None:
         """A connection just taken, or the next one whose socket has not ended; called with the lock held."""
         while link is not None and link.is_closed():
-            self.slots.gone(link)
+            self.slots.lost(link)
             link = self.slots.take()
         return link
 

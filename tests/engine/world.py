@@ -20,6 +20,7 @@ from picopyn.engine.cluster import Cluster
 from picopyn.engine.executor import Executor
 from picopyn.engine.journal import Journal
 from picopyn.engine.request import Request
+from picopyn.engine.runtime import Leftovers
 from picopyn.engine.route_table import RouteTable
 from picopyn.observe import Event, Publisher
 from picopyn.query_metadata import PreparedStatementMetadata
@@ -57,11 +58,21 @@ class Link:
         self.prepared_again = 0
         self.made = 0
         self.last_byte = asyncio.get_running_loop().time()
+        self.lent = 0
         self._listeners: list[Callable[[Any], None]] = []
         self._running: asyncio.Future[Any] | None = None
 
-    def add_termination_listener(self, listener: Callable[[Any], None]) -> None:
+    def tell_when_lost(self, listener: Callable[[Any], None]) -> None:
         self._listeners.append(listener)
+
+    def is_settled(self) -> bool:
+        return True
+
+    def lend(self) -> None:
+        self.lent += 1
+
+    def take_back(self) -> Leftovers:
+        return Leftovers.NOTHING
 
     def is_closed(self) -> bool:
         return self.closed

@@ -146,8 +146,7 @@ class Pool:
         deadline = self._cluster.runtime.now() + grace
         self._executor.closed = True
         try:
-            await self._control.close()
-            await self._cluster.close(deadline)
+            await asyncio.gather(self._close_control(deadline), self._cluster.close(deadline))
             await self._sessions.cancel_requests.settle(deadline)
         except BaseException:
             self._drop_everything()
@@ -533,6 +532,14 @@ class Pool:
                 reasons = {address: state.reason or "no answer yet" for address, state in health.items()}
                 what = "no node of the cluster can be connected to" if reasons else "the topology lists no usable node"
                 raise NoNodeAvailable(what, reasons) from None
+
+    async def _close_control(self, deadline: float) -> None:
+        """Say goodbye to the servers that were asked about the cluster; one that hangs has the grace, no more."""
+        try:
+            async with asyncio.timeout_at(deadline):
+                await self._control.close()
+        except TimeoutError:
+            self._control.terminate()
 
     def _drop_everything(self) -> None:
         for part in ("_executor", "_control", "_cluster", "_reach", "_sessions"):

@@ -164,8 +164,9 @@ class Cluster:
     def link_opened(self, pool: NodePool, link: Link, seconds: float) -> None:
         """A node answered."""
         self._journal.opened(pool.node, pool.purpose.value, link, seconds)
-        self._watch.opened(pool.node.uuid, seconds)
-        self._answered(pool.node, "a connection was made")
+        before = self.health.of(pool.node.uuid).state
+        if self._watch.opened(pool.node.uuid, seconds):
+            self._came_up(pool.node, before, "a connection was made")
         self._pools.warm(pool)
         self.changes.ring()
 
@@ -200,7 +201,9 @@ class Cluster:
 
     def probe_answered(self, node: Node) -> None:
         """A node answered a question."""
-        self._answered(node, "it answered")
+        before = self.health.of(node.uuid).state
+        if self._watch.answered(node.uuid):
+            self._came_up(node, before, "it answered")
 
     def probe_refused(self, node: Node, error: Exception) -> None:
         """A node could not be asked; one that has no room for us is alive."""
@@ -214,11 +217,12 @@ class Cluster:
         node = self.snapshot.node(change.uuid)
         if node is None:
             return
+        if change.new is NodeState.UP:
+            self._came_up(node, change.old, change.reason)
+            return
         self._journal.node_changed(node, change.old.value, change.new.value, change.reason)
         if change.new is NodeState.DOWN:
             self._went_down(node, TimeoutError(change.reason))
-        elif change.new is NodeState.UP:
-            self._came_up(node)
         else:
             self._refresh(node)
 
@@ -305,13 +309,8 @@ class Cluster:
         pool = self._pools.find(node.uuid)
         return pool is not None and pool.slots.size > 0
 
-    def _answered(self, node: Node, how: str) -> None:
-        before = self.health.of(node.uuid).state
-        if self._watch.answered(node.uuid):
-            self._journal.node_changed(node, before.value, "up", how)
-            self._came_up(node)
-
-    def _came_up(self, node: Node) -> None:
+    def _came_up(self, node: Node, before: NodeState, how: str) -> None:
+        self._journal.node_changed(node, before.value, "up", how)
         pool = self.pool(Candidate(node))
         pool.retry_at = 0.0  # what failed before means nothing now
         self._pools.warm(pool)

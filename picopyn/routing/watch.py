@@ -122,6 +122,10 @@ class _Vigil:
         self.failed_moment = 0.0
         self.opening = 0.0
 
+    def hear(self, time: float) -> None:
+        """It is silent no longer, or nobody waits for it."""
+        self.silent_since, self.ask_from, self.rest = time, 0.0, SILENCE
+
     @property
     def limit(self) -> float:
         """What the node has for one answer, connecting included."""
@@ -155,10 +159,13 @@ class Watch:
         self._vigils.pop(uuid, None)
         self.health.forget(uuid)
 
-    def opened(self, uuid: str, seconds: float) -> None:
-        """Opening a connection to the node took so long; the fastest one counts."""
+    def opened(self, uuid: str, seconds: float) -> bool:
+        """A connection to the node was made, in so many seconds; True if it was not UP before."""
         vigil = self._vigil(uuid)
         vigil.opening = min(vigil.opening or seconds, seconds)
+        vigil.answer_by = None
+        vigil.hear(self._attention.time)
+        return self.health.answered(uuid)
 
     def broke(self, uuid: str, reason: str, now: float) -> bool:
         """A connection broke, or a call timed out; True if the node is in doubt because of that and is to be asked."""
@@ -188,7 +195,7 @@ class Watch:
         return news
 
     def answered(self, uuid: str) -> bool:
-        """The node answered, or a connection to it was made; True if it was not UP before."""
+        """The node answered a question; True if it was not UP before."""
         vigil = self._vigil(uuid)
         vigil.answer_by = None
         vigil.ask_from = self._attention.time + vigil.rest
@@ -240,7 +247,7 @@ class Watch:
         """Take in what was seen of one node; True if its state changed."""
         vigil, time = self._vigil(uuid), self._attention.time
         if sight is not Sight.SILENT:
-            vigil.silent_since, vigil.ask_from, vigil.rest = time, 0.0, SILENCE
+            vigil.hear(time)
         if sight is Sight.HEARD and self.health.of(uuid).state is not NodeState.DOWN:
             if vigil.answer_by is not None:
                 vigil.answer_by = time + vigil.limit

@@ -13,7 +13,7 @@ import pytest
 from picopyn.asynchronous import Pool
 from picopyn.asynchronous.topology_tracker import TopologySource
 from picopyn.errors import AcquireTimeout, ConfigError, NoNodeAvailable, PicopynError, PoolClosed, UsageError
-from picopyn.observe import ConnectionClosed, ConnectionOpened, ConnectFailed, Event, TopologyChanged
+from picopyn.observe import ConnectFailed, ConnectionClosed, ConnectionOpened, Event, TopologyChanged
 from picopyn.settings import PoolSettings
 from picopyn.testing import FaultProxy, ScriptedServer, black_hole
 from picopyn.testing.scripted_server import Invalidating

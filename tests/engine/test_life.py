@@ -52,11 +52,11 @@ async def test_min_size_is_opened_in_the_background_and_kept_after_losses() -> N
     await world.warm()
     await settle()
     server = world.servers["i11"]
-    assert [len(one.links) for one in world.servers.values() if one.links] == [3, 3]
-    for link in list(server.links)[:2]:
+    assert [len(one.for_callers) for one in world.servers.values() if one.for_callers] == [3, 3]
+    for link in list(server.for_callers)[:2]:
         link.cut()
     await asyncio.sleep(1)
-    assert len(server.links) == 3
+    assert len(server.for_callers) == 3
     await close(world)
 
 
@@ -68,10 +68,10 @@ async def test_after_an_outage_min_size_comes_back_without_any_call() -> None:
     server = world.servers["i11"]
     server.kill()
     await asyncio.sleep(60)
-    assert not server.links
+    assert not server.for_callers
     server.refuses = None
     await asyncio.sleep(12)
-    assert len(server.links) == 3
+    assert len(server.for_callers) == 3
     await close(world)
 
 
@@ -83,14 +83,14 @@ async def test_a_node_that_is_up_but_lets_nobody_in_is_tried_again_with_growing_
     full = world.servers["i11"]
     full.refuses = server_error("53300", "sorry, too many clients already")
     tried = len([e for e in world.events if type(e).__name__ == "ConnectFailed"])
-    for link in list(full.links)[:1]:
+    for link in list(full.for_callers)[:1]:
         pool_of(world, "i11").drop(link, "idle")
     await asyncio.sleep(60)
     tries = [e for e in world.events if type(e).__name__ == "ConnectFailed"][tried:]
     assert 5 <= len(tries) <= 20
     full.refuses = None
     await asyncio.sleep(13)
-    assert len(full.links) == 2
+    assert len(full.for_callers) == 2
     await close(world)
 
 
@@ -101,18 +101,18 @@ async def test_a_connection_is_replaced_before_it_is_older_than_max_lifetime() -
     await world.warm()
     await settle()
     server = world.servers["i11"]
-    first = set(server.links)
+    first = set(server.for_callers)
     held = await take(world, "i11")
     await asyncio.sleep(89.9)
-    assert first <= server.links
+    assert first <= server.for_callers
     await asyncio.sleep(10.2)
-    assert server.links & first == {held}
+    assert server.for_callers & first == {held}
     assert not held.is_closed()
     assert len({round(event.seconds, 3) for event in closed(world, "lifetime")}) > 1
     pool_of(world, "i11").give(held)
     await settle()
     assert held.is_closed()
-    assert len(server.links) == 4
+    assert len(server.for_callers) == 4
     await close(world)
 
 
@@ -128,9 +128,9 @@ async def test_an_unused_connection_is_closed_after_max_idle_and_min_size_is_mad
     for _ in range(12):
         await asyncio.sleep(10)
         assert await world.call(READ, AT_R1) == "i11"
-    assert len(server.links) == 1
+    assert len(server.for_callers) == 1
     assert len(closed(world, "idle")) == 4 + 1  # and the one of the other node, which was replaced
-    assert len(world.servers["i21"].links) == 1
+    assert len(world.servers["i21"].for_callers) == 1
     assert all(100 <= event.seconds <= 110 for event in closed(world, "idle"))
     await close(world)
 
@@ -144,12 +144,12 @@ async def test_old_age_and_idleness_cost_one_timer_for_all_connections() -> None
     before = timers()
     for number in range(100):
         await world.call(READ, number)
-    assert (before, timers()) == (1, 1)
+    assert before == timers() <= 2  # the other one watches over calls in flight
     await close(world)
 
 
 def timers() -> int:
-    """Timers of the running loop that will fire."""
+    """Timers of the running loop that will fire, but for those of the nodes themselves."""
     scheduled: list[asyncio.TimerHandle] = asyncio.get_running_loop()._scheduled  # type: ignore[attr-defined]
     return sum(not handle.cancelled() for handle in scheduled)
 
@@ -162,7 +162,7 @@ async def test_expired_connections_serve_nobody_again() -> None:
     await settle()
     server, pool = world.servers["i11"], pool_of(world, "i11")
     held = await take(world, "i11")
-    before = set(server.links)
+    before = set(server.for_callers)
     again = await take(world, "i11")
     late = asyncio.create_task(take(world, "i11"))
     await asyncio.sleep(0)
@@ -176,7 +176,7 @@ async def test_expired_connections_serve_nobody_again() -> None:
         pool.give(link)
         assert link.is_closed() or link in pool.slots.leaving
     await settle()
-    assert not before & server.links
+    assert not before & server.for_callers
     pool.give(fresh)
     await close(world)
 
@@ -189,7 +189,7 @@ async def test_no_more_than_max_total_connections_exist_at_any_time() -> None:
 
     def count(link: Any) -> str:
         nonlocal most
-        most = max(most, sum(len(server.links) for server in world.servers.values()))
+        most = max(most, sum(len(server.for_callers) for server in world.servers.values()))
         return str(link.server.node.uuid)
 
     for server in world.servers.values():
@@ -209,7 +209,7 @@ async def test_a_node_that_has_nothing_gets_the_place_of_an_idle_connection() ->
     for number in range(20):
         uuid = ("i11", "i21", "i12", "i22")[number % 4]
         link = await take(world, uuid)
-        assert sum(len(server.links) for server in world.servers.values()) == 1
+        assert sum(len(server.for_callers) for server in world.servers.values()) == 1
         pool_of(world, uuid).give(link)
     assert world.counters.acquire_timeouts == 0
     await close(world)

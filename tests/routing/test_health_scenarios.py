@@ -1,4 +1,4 @@
-"""Plays the scenario files of `tests/spec/health`: which nodes there are, what they do in phases, what is thought of them.
+"""Plays the scenario files of `tests/spec/health`: nodes, what they do in phases, and what is thought of them.
 
 A file is `{"title", "given": {"nodes", "openings"}, "phases": [{"until", "broke", <weather>, "expect"}]}`, where the
 weather is what [`Weather`][tests.routing.watching.Weather] says, and the keys of `expect` are questions of `QUESTIONS`.

@@ -6,6 +6,7 @@ nothing about calls.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable
 from random import Random
@@ -102,10 +103,8 @@ class ControlPlane:
         self.tracker.trigger()
 
     async def close(self) -> None:
-        """End everything; the source and the metadata service close their connections."""
-        await self.tracker.stop()
-        await self.metadata.stop()
-        await self._finder.close()
+        """End everything; the source and the metadata service close their connections, each in its own time."""
+        await asyncio.gather(self.tracker.stop(), self.metadata.stop(), self._finder.close())
         self._reach.terminate()
 
     def terminate(self) -> None:

@@ -528,8 +528,7 @@ class Pool:
             try:
                 await cluster.changes.wait(deadline)
             except TimeoutError:
-                health = {node.address: cluster.health.of(node.uuid) for node in cluster.snapshot.nodes()}
-                reasons = {address: state.reason or "no answer yet" for address, state in health.items()}
+                reasons = {pool.node.address: pool.trouble or "no answer yet" for pool in cluster.pools}
                 what = "no node of the cluster can be connected to" if reasons else "the topology lists no usable node"
                 raise NoNodeAvailable(what, reasons) from None
 

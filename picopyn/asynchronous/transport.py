@@ -17,7 +17,7 @@ from typing import Any
 import asyncpg
 
 from picopyn.asynchronous.config_files import PasswordFile
-from picopyn.asynchronous.connection import Connection
+from picopyn.asynchronous.connection import Connection, NamelessConnection
 from picopyn.dialects.base import Capability, Dialect, Purpose
 from picopyn.errors import Fault
 from picopyn.settings import Password, PoolSettings
@@ -30,6 +30,9 @@ _FOR_CALLERS = (Purpose.PLAIN, Purpose.REPLICA_READ)
 
 #: How much later a less preferred group of addresses is asked (seconds).
 STAGGER = 0.1
+
+#: How long an attempt to connect may go on when nobody waits for it any more (seconds).
+LAST_MOMENT = 0.05
 
 
 class Dialer:
@@ -58,9 +61,23 @@ class Dialer:
             OSError: It could not be reached.
             asyncpg.PostgresError: It refused.
         """
+        connecting = asyncio.create_task(self._connect(address, purpose), name=f"picopyn dial {address[0]}")
+        try:
+            await asyncio.wait({connecting})
+        except asyncio.CancelledError:
+            await _give_up(connecting)
+            raise
+        connection = connecting.result()
+        connection.read_into_kept_buffer()
+        connection.on_notice = on_notice
+        connection.endpoint = address
+        connection.has_catalog = Capability.CATALOG in self._dialect.capabilities
+        return connection  # type: ignore[no-any-return]
+
+    async def _connect(self, address: Address, purpose: Purpose) -> Any:
         settings = self._settings
         arguments: dict[str, Any] = {"timeout": settings.connect_timeout}  # asyncpg takes a float, but says int
-        connection: Any = await asyncpg.connect(
+        return await asyncpg.connect(
             host=address[0],
             port=address[1],
             user=self._user,
@@ -70,15 +87,10 @@ class Dialer:
             statement_cache_size=settings.statement_cache_size,
             server_settings=self._start_up(purpose),
             target_session_attrs="any",  # else asyncpg looks into the environment
-            connection_class=Connection,
+            connection_class=Connection if settings.statement_cache_size else NamelessConnection,
             **arguments,
             **self._for_callers(purpose),
         )
-        connection.read_into_kept_buffer()
-        connection.on_notice = on_notice
-        connection.endpoint = address
-        connection.has_catalog = Capability.CATALOG in self._dialect.capabilities
-        return connection  # type: ignore[no-any-return]
 
     def _for_callers(self, purpose: Purpose) -> dict[str, Any]:
         """What only connections get that callers use."""
@@ -107,6 +119,25 @@ class Dialer:
         if settings.application_name is not None:
             keys.setdefault("application_name", settings.application_name)
         return keys
+
+
+async def _give_up(connecting: asyncio.Task[Any]) -> None:
+    """End an attempt to connect that nobody waits for any more.
+
+    asyncpg 0.32 that is cancelled just after the TCP connect leaves a future behind that complains of an "unexpected
+    connection_lost() call"; so an attempt that goes on well may come to its end, and is dropped then.
+    """
+    try:
+        await asyncio.wait({connecting}, timeout=LAST_MOMENT)
+    finally:
+        connecting.cancel()
+        connecting.add_done_callback(_drop)
+    await asyncio.wait({connecting})
+
+
+def _drop(connecting: asyncio.Task[Any]) -> None:
+    if not connecting.cancelled() and connecting.exception() is None:
+        connecting.result().terminate()
 
 
 def _system_user() -> str:

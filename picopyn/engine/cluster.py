@@ -32,7 +32,7 @@ from picopyn.topology import Node, TopologySnapshot
 _UNCONNECTED = 1_000_000
 
 #: How long the last tasks may take to end after everything was dropped (seconds); they need a few turns of the loop.
-_LAST_TURNS = 0.05
+_LAST_TURNS = 0.08
 
 
 class Cluster:
@@ -158,8 +158,6 @@ class Cluster:
     def ask_refresh(self, doubtful: Node | None = None) -> None:
         """Ask for a new look at the cluster, without waiting; its leader is in doubt where a node is named."""
         self._refresh(doubtful)
-
-    # what node pools report
 
     def link_opened(self, pool: NodePool, link: Link, seconds: float) -> None:
         """A node answered."""

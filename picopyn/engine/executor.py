@@ -371,6 +371,9 @@ class Executor:
         return self._selects_repeatable and self._dialect.is_read(request.query)
 
     def _count_loss(self, request: Request, node: Node) -> int:
+        if request.ended:  # by ourselves
+            request.ended = False
+            return 0
         request.losses += 1
         return max(request.losses, self._losses.count(request.query, node.uuid, self._cluster.runtime.now()))
 

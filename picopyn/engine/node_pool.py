@@ -65,6 +65,11 @@ class NodePool:
         terms.budget.members[self] = None
 
     @property
+    def trouble(self) -> str:
+        """Why the last connection could not be opened; empty when it could."""
+        return "" if self.failure is None else _reason(self.failure)
+
+    @property
     def state(self) -> str:
         """What its connections do, in words."""
         slots = self.slots
@@ -340,7 +345,13 @@ def back_off(failures: int, rng: Random) -> float:
     return pause * (1 + JITTER * (2 * rng.random() - 1))
 
 
+def _reason(error: BaseException) -> str:
+    """What went wrong, in words; of a hook, what the hook says."""
+    cause = (error.__cause__ if isinstance(error, HookFailed) else None) or error
+    return str(cause) or type(cause).__name__
+
+
 def _unreachable(error: BaseException) -> NodeUnreachable:
-    told = NodeUnreachable(str(error) or type(error).__name__)
+    told = NodeUnreachable(_reason(error))
     told.__cause__ = error
     return told

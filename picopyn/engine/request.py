@@ -32,6 +32,7 @@ class Request:
         sent: Attempts that reached a server.
         asked: The server was asked about the text while a leader was missing.
         losses: Attempts whose connection broke.
+        ended: The attempt in flight was ended by us, because it may hang for ever.
         prepared_again: Its prepared statement was renewed.
         waited: It waited for the cluster to change before it could be sent.
         plan: The plan of the attempt in flight.
@@ -43,6 +44,7 @@ class Request:
         "asked",
         "attempts",
         "deadline",
+        "ended",
         "idempotent",
         "losses",
         "method",
@@ -77,6 +79,7 @@ class Request:
         self.sent = 0
         self.asked = False
         self.losses = 0
+        self.ended = False
         self.prepared_again = False
         self.waited = False
         self.plan: Plan | None = None

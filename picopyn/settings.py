@@ -76,19 +76,40 @@ class PoolSettings:
             default.
         min_size: Connections kept open to each node, at least 0.
         max_size: Most connections to one node, at least 1.
-        max_total: Most connections to all nodes together; None: no limit beyond `max_size`. Not yet.
+        max_total: Most connections for callers to all nodes together, at least `min_size`; None: no limit beyond
+            `max_size`. A node where calls wait and that has none gets one at the expense of another node.
+        max_lifetime: Time after which a connection is replaced, up to 10 % earlier; in use, when it is given back.
+            None: never.
+        max_idle: Time after which an unused connection is closed, up to 10 % later; `min_size` are opened anew.
+            None: never.
         topology_update_interval: Time between two periodic refreshes of the topology, at least 1; None: off.
         query_metadata_cache_size: Most statement texts whose routes are remembered, at least 1.
         connect_timeout: Longest time to open one connection.
-        acquire_timeout: Longest wait for a free connection; None: only the call's own deadline counts.
-        command_timeout: Longest time of a call that names no `timeout=`; None: no limit.
-        max_waiting: Most calls that may wait for a connection to one node; 0: no limit. Not yet.
+        acquire_timeout: Longest wait of a call that names no `timeout=` until it can be sent: for a connection, for a
+            leader. None: only `command_timeout` counts.
+        command_timeout: Longest time of a call that names no `timeout=`, waiting included; None: no limit.
+        max_waiting: Most calls that may wait for a connection to one node; 0: no limit. More are refused at once with
+            [`TooManyWaiting`][picopyn.errors.TooManyWaiting].
         statement_cache_size: Most prepared statements kept per connection; 0: none.
+        keepalives: Whether the system asks a silent peer whether it is still there (TCP keepalive).
+        keepalives_idle: Silence before the first such question; None: the system's own setting, as for the next two.
+        keepalives_interval: Time between two questions.
+        keepalives_count: Questions without an answer after which the connection counts as lost.
+        tcp_user_timeout: Longest time that sent bytes may stay unacknowledged (Linux); None: the system's setting.
         ssl: None, a bool, one of `SSL_MODES`, or an `ssl.SSLContext`.
         application_name: Name under which the server lists the connections; None: not sent.
         options: The start-up key `options`, in the server's own syntax; what the driver needs is added to it.
         server_settings: More start-up keys.
-        after_connect: Awaited with each new connection for callers before it is used.
+        after_connect: Awaited with each new connection for callers before it is used, and again after each reset. What
+            it raises reaches the callers who wait for the connection; the node is not blamed. Also called `init`.
+        after_connect_timeout: Longest time of one `after_connect`.
+        reset: Whether a connection that was acquired is reset before the next caller gets it, in the background, on
+            servers whose sessions have a state (never on Picodata); or a coroutine function that does it your way.
+        record_class: Class of the rows that callers get, a subclass of `asyncpg.Record`.
+        statement_timeout: Longest time the server works on one statement, as a start-up key; servers without it
+            (Picodata) make `open()` fail.
+        debug: Remember where connections were acquired, and say it when one is never given back (asyncio's debug
+            mode does so too).
         topology_source: A source of one's own instead of polling (see `TopologySource`).
         on_event: Called with every [event][picopyn.observe]; must return soon, and may not be a coroutine
             function.
@@ -106,6 +127,8 @@ class PoolSettings:
     min_size: int = 1
     max_size: int = 10
     max_total: int | None = None
+    max_lifetime: float | None = 3600.0
+    max_idle: float | None = 600.0
     topology_update_interval: float | None = 5.0
     query_metadata_cache_size: int = 1000
     connect_timeout: float = 5.0
@@ -113,11 +136,21 @@ class PoolSettings:
     command_timeout: float | None = None
     max_waiting: int = 0
     statement_cache_size: int = 100
+    keepalives: bool = True
+    keepalives_idle: float | None = None
+    keepalives_interval: float | None = None
+    keepalives_count: int | None = None
+    tcp_user_timeout: float | None = None
     ssl: bool | str | SSLContext | None = None
     application_name: str | None = "picopyn"
     options: str | None = None
     server_settings: Mapping[str, str] = field(default_factory=dict, repr=False)
     after_connect: Callable[[Any], Awaitable[None]] | None = None
+    after_connect_timeout: float = 10.0
+    reset: bool | Callable[[Any], Awaitable[None]] = True
+    record_class: type | None = None
+    statement_timeout: float | None = None
+    debug: bool = False
     topology_source: Any = None
     on_event: Callable[[Event], None] | None = None
     address_map: Callable[[str, int], tuple[str, int]] | None = None
@@ -153,7 +186,7 @@ class PoolSettings:
         if environment is not None and environment.get("HOME"):
             values.setdefault("passfile", f"{environment['HOME'].rstrip('/')}/.pgpass")
         known = {f.name for f in fields(cls)}
-        problems += more
+        problems += more + _renamed(overrides)
         problems += [_unknown(name, known) for name in overrides if name not in known]
         values.update((name, value) for name, value in overrides.items() if name in known)
         try:
@@ -171,6 +204,20 @@ class PoolSettings:
         """The hosts and the login as a connection string, for `repr` and logs (it masks the password)."""
         password = self.password if isinstance(self.password, str) else None
         return Dsn(self.endpoints, self.user, password, self.database)
+
+
+#: Names of other drivers → our own.
+_ALIASES: Final[Mapping[str, str]] = {"init": "after_connect"}
+
+
+def _renamed(overrides: dict[str, Any]) -> list[str]:
+    """Replace names of other drivers by ours; what is given twice is a problem."""
+    problems = []
+    for alias in _ALIASES.keys() & overrides.keys():
+        value = overrides.pop(alias)
+        if overrides.setdefault(_ALIASES[alias], value) is not value:
+            problems.append(f"'{alias}' and '{_ALIASES[alias]}' are the same setting")
+    return problems
 
 
 _NO_HOST: Final = "no host is named: give a connection string like postgresql://user@host:4327/"
@@ -211,6 +258,23 @@ def _seconds_or_text(text: str) -> Any:
         return text
 
 
+def _keepalive(number: Callable[[str], Any]) -> Callable[[str], Any]:
+    """As libpq has it, 0 stands for the system's own setting."""
+    return lambda text: None if text == "0" else number(text)
+
+
+def _milliseconds_or_text(text: str) -> Any:
+    """libpq counts this one in milliseconds."""
+    try:
+        return float(text) / 1000 or None
+    except ValueError:
+        return text
+
+
+def _switch(text: str) -> Any:
+    return {"1": True, "on": True, "true": True, "0": False, "off": False, "false": False}.get(text.lower(), text)
+
+
 def _ssl_mode(text: str) -> str:
     """JDBC writes `ssl=true` for `sslmode=require`."""
     return {"true": "require", "false": "disable"}.get(text.lower(), text)
@@ -223,6 +287,8 @@ _WORDS: Final[Mapping[str, tuple[str, Callable[[str], Any]]]] = {
     "min_size": ("min_size", _whole_or_text),
     "max_size": ("max_size", _whole_or_text),
     "max_total": ("max_total", _whole_or_text),
+    "max_lifetime": ("max_lifetime", _seconds_or_text),
+    "max_idle": ("max_idle", _seconds_or_text),
     "topology_update_interval": ("topology_update_interval", _seconds_or_text),
     "query_metadata_cache_size": ("query_metadata_cache_size", _whole_or_text),
     "connect_timeout": ("connect_timeout", _seconds_or_text),
@@ -230,6 +296,11 @@ _WORDS: Final[Mapping[str, tuple[str, Callable[[str], Any]]]] = {
     "command_timeout": ("command_timeout", _seconds_or_text),
     "max_waiting": ("max_waiting", _whole_or_text),
     "statement_cache_size": ("statement_cache_size", _whole_or_text),
+    "keepalives": ("keepalives", _switch),
+    "keepalives_idle": ("keepalives_idle", _keepalive(_seconds_or_text)),
+    "keepalives_interval": ("keepalives_interval", _keepalive(_seconds_or_text)),
+    "keepalives_count": ("keepalives_count", _keepalive(_whole_or_text)),
+    "tcp_user_timeout": ("tcp_user_timeout", _milliseconds_or_text),
     "sslmode": ("ssl", str),
     "ssl": ("ssl", _ssl_mode),
     "application_name": ("application_name", str),
@@ -317,6 +388,10 @@ def _text(value: Any) -> str | None:
     return None if isinstance(value, str) and value and "\x00" not in value else "a text that is not empty"
 
 
+def _bool(value: Any) -> str | None:
+    return None if isinstance(value, bool) else "a bool"
+
+
 def _function(value: Any) -> str | None:
     return None if callable(value) else "a callable"
 
@@ -340,6 +415,21 @@ def _server_settings(value: Any) -> str | None:
     return None if texts else "a mapping of texts to texts"
 
 
+def _flag(value: Any) -> str | None:
+    return None if isinstance(value, bool) else "True or False"
+
+
+def _reset(value: Any) -> str | None:
+    return None if isinstance(value, bool) or callable(value) else "True, False or a callable"
+
+
+def _record_class(value: Any) -> str | None:
+    bases = getattr(value, "__mro__", ())
+    if any(base.__name__ == "Record" and base.__module__.startswith("asyncpg") for base in bases):
+        return None
+    return "a subclass of asyncpg.Record"
+
+
 def _source(value: Any) -> str | None:
     methods = ("listen", "refresh", "close", "terminate")
     return None if all(callable(getattr(value, m, None)) for m in methods) else f"an object with {_listed(methods)}"
@@ -353,6 +443,8 @@ _CHECKS: Final[Mapping[str, _Check]] = {
     "min_size": _whole(0),
     "max_size": _whole(1),
     "max_total": _or_none(_whole(1)),
+    "max_lifetime": _or_none(_seconds()),
+    "max_idle": _or_none(_seconds()),
     "topology_update_interval": _or_none(_seconds(MIN_UPDATE_INTERVAL)),
     "query_metadata_cache_size": _whole(1),
     "connect_timeout": _seconds(),
@@ -360,18 +452,28 @@ _CHECKS: Final[Mapping[str, _Check]] = {
     "command_timeout": _or_none(_seconds()),
     "max_waiting": _whole(0),
     "statement_cache_size": _whole(0),
+    "keepalives": _bool,
+    "keepalives_idle": _or_none(_seconds(1)),
+    "keepalives_interval": _or_none(_seconds(1)),
+    "keepalives_count": _or_none(_whole(1)),
+    "tcp_user_timeout": _or_none(_seconds()),
     "ssl": _or_none(_ssl),
     "application_name": _or_none(_text),
     "options": _or_none(_text),
     "server_settings": _server_settings,
     "after_connect": _or_none(_function),
+    "after_connect_timeout": _seconds(),
+    "reset": _reset,
+    "record_class": _or_none(_record_class),
+    "statement_timeout": _or_none(_seconds(0.001)),
+    "debug": _flag,
     "topology_source": _or_none(_source),
     "on_event": _or_none(_plain_function),
     "address_map": _or_none(_plain_function),
 }
 
-#: Settings that are checked but not obeyed yet → the one value that asks for nothing.
-NOT_YET: Final[Mapping[str, Any]] = {"max_total": None, "max_waiting": 0}
+#: Start-up keys that are settings.
+_OWN_KEYS: Final = ("application_name", "options", "statement_timeout")
 
 #: Settings whose value is never told.
 _UNTOLD: Final = ("password", "server_settings")
@@ -388,12 +490,13 @@ def _problems(settings: PoolSettings) -> list[str]:
         if wanted is not None:
             wrong.add(name)
             problems.append(f"{name} must be {wanted}" + ("" if name in _UNTOLD else f", not {value!r}"))
-        elif name in NOT_YET and value != NOT_YET[name]:
-            problems.append(f"{name} is not supported yet")
     if not wrong & {"min_size", "max_size"} and settings.min_size > settings.max_size:
         problems.append(f"min_size ({settings.min_size}) must not exceed max_size ({settings.max_size})")
+    if not wrong & {"min_size", "max_total"} and settings.max_total is not None:
+        if settings.min_size > settings.max_total:
+            problems.append(f"min_size ({settings.min_size}) must not exceed max_total ({settings.max_total})")
     if "server_settings" not in wrong:
-        twice = [name for name in ("application_name", "options") if name in settings.server_settings]
+        twice = [name for name in _OWN_KEYS if name in settings.server_settings]
         problems += [f"'{name}' has a setting of its own; leave it out of server_settings" for name in twice]
     return problems
 

@@ -25,6 +25,9 @@ from picopyn.settings import Password, PoolSettings
 _SSL_REQUEST = struct.pack("!II", 8, 80877103)
 Address = tuple[str, int]
 
+#: Connections that run callers' statements.
+_FOR_CALLERS = (Purpose.PLAIN, Purpose.REPLICA_READ)
+
 #: How much later a less preferred group of addresses is asked (seconds).
 STAGGER = 0.1
 
@@ -86,7 +89,17 @@ class Dialer:
             target_session_attrs="any",  # else asyncpg looks into the environment
             connection_class=Connection if settings.statement_cache_size else NamelessConnection,
             **arguments,
+            **self._for_callers(purpose),
         )
+
+    def _for_callers(self, purpose: Purpose) -> dict[str, Any]:
+        """What only connections get that callers use."""
+        settings, options = self._settings, dict[str, Any]()
+        if purpose in _FOR_CALLERS:
+            options["command_timeout"] = settings.command_timeout
+            if settings.record_class is not None:
+                options["record_class"] = settings.record_class
+        return options
 
     def _password(self, address: Address) -> Password | Callable[[], str | None]:
         """What asyncpg is given: never None, for then it would look into the environment and files by itself."""
@@ -98,6 +111,8 @@ class Dialer:
     def _start_up(self, purpose: Purpose) -> dict[str, str]:
         settings = self._settings
         keys = {**settings.server_settings, **self._dialect.startup_options(purpose)}
+        if settings.statement_timeout is not None and purpose in _FOR_CALLERS:
+            keys["statement_timeout"] = str(max(round(settings.statement_timeout * 1000), 1))  # milliseconds
         options = [settings.options, settings.server_settings.get("options"), keys.get("options")]
         if joined := ",".join(dict.fromkeys(option for option in options if option)):
             keys["options"] = joined

@@ -306,7 +306,7 @@ def _authority_endpoints(hosts: str, problems: list[str], *, port_may_be_shown: 
 
 
 def _host_and_port(item: str) -> tuple[str, str]:
-    if item.startswith("["):
+    if item.startswith("[") and "]" in item:
         host, _, port = item[1:].partition("]")
         return host, port.removeprefix(":")
     host, _, port = item.partition(":")

@@ -7,7 +7,7 @@ stand above it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -51,7 +51,7 @@ class QueryMetadataCache:
     dict. Owned by one metadata service, used in its loop only.
     """
 
-    __slots__ = ("_entries", "_size")
+    __slots__ = ("_entries", "_size", "on_forgotten")
 
     def __init__(self, size: int) -> None:
         """Make an empty cache.
@@ -59,11 +59,16 @@ class QueryMetadataCache:
         Args:
             size: Number of texts kept, at least 1.
 
+        Attributes:
+            on_forgotten: Told of every text whose entry left or was replaced, and None when all did; for whoever keeps
+                something that was made from an entry.
+
         Raises:
             ValueError: `size` is below 1.
         """
         self._entries: dict[str, PreparedStatementMetadata | None] = {}
         self._size = _checked(size)
+        self.on_forgotten: Callable[[str | None], None] = _nobody_listens
 
     @property
     def size(self) -> int:
@@ -100,11 +105,14 @@ class QueryMetadataCache:
         """
         known = query in self._entries
         self._entries.pop(query, None)
+        if known:
+            self.on_forgotten(query)
         return known
 
     def clear(self) -> None:
         """Forget everything."""
         self._entries.clear()
+        self.on_forgotten(None)
 
     def resize(self, size: int) -> None:
         """Change the limit; the oldest entries beyond it leave.
@@ -119,13 +127,17 @@ class QueryMetadataCache:
         self._shrink()
 
     def _remember(self, query: str, metadata: PreparedStatementMetadata | None) -> None:
-        self._entries.pop(query, None)
+        self.evict(query)
         self._entries[query] = metadata
         self._shrink()
 
     def _shrink(self) -> None:
         while len(self._entries) > self._size:
-            del self._entries[next(iter(self._entries))]
+            self.evict(next(iter(self._entries)))
+
+
+def _nobody_listens(query: str | None) -> None:
+    """What was forgotten concerns nobody."""
 
 
 def _checked(size: int) -> int:

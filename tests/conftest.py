@@ -39,7 +39,7 @@ def measured(record_property: Callable[[str, object], None]) -> Callable[[str, o
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     lines = [
-        f"{report.nodeid.rpartition('::')[2]}: {name.removeprefix(_MEASURED)} = {value}"
+        f"{report.nodeid.partition('::')[2]}: {name.removeprefix(_MEASURED)} = {value}"
         for outcome in ("passed", "failed")
         for report in terminalreporter.stats.get(outcome, ())
         for name, value in getattr(report, "user_properties", ())

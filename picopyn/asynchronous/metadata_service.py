@@ -187,6 +187,10 @@ class QueryMetadataService:
 
     # Memory
 
+    def tell_forgotten(self, listener: Callable[[str | None], None]) -> None:
+        """Tell somebody of every text whose metadata left or was replaced; None stands for all texts."""
+        self._cache.on_forgotten = listener
+
     def evict(self, query: str) -> None:
         """Forget a text, as after a stale-plan error; it may be asked about again at once."""
         self._cache.evict(query)

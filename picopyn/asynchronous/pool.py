@@ -221,7 +221,8 @@ class Pool:
         idempotent: bool | None = None,
     ) -> Any:
         """Run a query and return its first row, or None; parameters and errors as for `execute`."""
-        return await self._executor.run(self._request("fetchrow", query, args, timeout, role, idempotent))
+        request = self._request("fetchrow", query, args, timeout, role, idempotent)
+        return await self._executor.run(request)
 
     async def fetchval(
         self,
@@ -242,7 +243,8 @@ class Pool:
             role: See `execute`.
             idempotent: See `execute`.
         """
-        row = await self._executor.run(self._request("fetchrow", query, args, timeout, role, idempotent))
+        request = self._request("fetchrow", query, args, timeout, role, idempotent)
+        row = await self._executor.run(request)
         return None if row is None else row[column]
 
     def acquire(self, *, timeout: float | None = None) -> Acquiring:

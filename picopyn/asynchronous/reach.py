@@ -8,14 +8,17 @@ word, and only one that answers is sent credentials.
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from random import Random
+from typing import TypeVar
 
 from picopyn.asynchronous.connection import Connection
 from picopyn.asynchronous.transport import Address, Dialer, awake
 from picopyn.dialects.base import Dialect, Purpose
 from picopyn.errors import AuthenticationFailed, Fault, NoNodeAvailable
 from picopyn.topology import Node, TopologySnapshot
+
+T = TypeVar("T")
 
 _LOG = logging.getLogger("picopyn.asynchronous.reach")
 
@@ -56,7 +59,7 @@ class Reach:
             AuthenticationFailed: A node refused the credentials; no other one was asked.
             NoNodeAvailable: No seed answered; it lists the reason of each.
         """
-        self._introduced = await self._connect(Purpose.TOPOLOGY, [self._seeds])
+        self._introduced = await self._connect(Purpose.TOPOLOGY, [self._shuffled(self._seeds)])
 
     async def topology(self) -> Connection | None:
         """A connection to read the topology with, or None when no node can be reached."""
@@ -81,11 +84,17 @@ class Reach:
 
     def _by_leadership(self, *, leaders_last: bool) -> list[list[Address]]:
         snapshot = self._known()
-        nodes = list(snapshot.nodes())
-        self._rng.shuffle(nodes)
+        nodes = self._shuffled(snapshot.nodes())
         leaders = set(snapshot.nodes(role="leader")) if leaders_last else set()
         followers = [(node.host, node.port) for node in nodes if node not in leaders]
-        return [followers, [(node.host, node.port) for node in leaders], list(self._seeds)]
+        leading = [(node.host, node.port) for node in nodes if node in leaders]
+        return [followers, leading, self._shuffled(self._seeds)]
+
+    def _shuffled(self, places: Iterable[T]) -> list[T]:
+        """In an order of this process's own: the first to answer is taken, and often that is the first to be asked."""
+        shuffled = list(places)
+        self._rng.shuffle(shuffled)
+        return shuffled
 
     async def _quietly(
         self, purpose: Purpose, groups: Sequence[Sequence[Address]], on_notice: Callable[[str], None] | None = None

@@ -89,7 +89,9 @@ class Cluster:
         self.planner = self._planner(snapshot)
         for uuid in (*membership.leave, *(node.uuid for node in membership.move)):
             self._retire(uuid)
-        for node in (*membership.join, *membership.move):
+        joining = [*membership.join, *membership.move]
+        self._rng.shuffle(joining)  # the first to be connected gets the first call: not the same node in every process
+        for node in joining:
             self.pool(Candidate(node)).warm(self._least_size)
         self.changes.looked()
 

@@ -172,12 +172,12 @@ class Executor:
         if compiled.bucket is not None:
             bucket = compiled.bucket(request.args)
             if bucket is not None:
-                read, reason = self._read(request), compiled.reason
-                return planner.for_bucket(compiled.tier, bucket, request.role, read=read, reason=reason), compiled
+                plan = planner.for_bucket(compiled.tier, bucket, request.role, self._read(request), compiled.reason)
+                return plan, compiled
         elif compiled.buckets is not None:
             buckets = compiled.buckets(request.args)
             if buckets is not None:
-                return planner.for_buckets(compiled.tier, buckets, request.role, read=self._read(request)), compiled
+                return planner.for_buckets(compiled.tier, buckets, request.role, self._read(request)), compiled
         elif compiled.route.kind is RouteKind.ANY_NODE:
             return planner.anywhere(), compiled
         return planner.spread(compiled.route.tier, compiled.otherwise), compiled
@@ -193,6 +193,7 @@ class Executor:
         return plan
 
     def _read(self, request: Request) -> bool:
+        """Whether a replica may answer, as far as the text goes; looked at only where the role allows one."""
         return request.role is not Role.LEADER and self._dialect.is_read(request.query)
 
     # sending

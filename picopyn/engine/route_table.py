@@ -1,7 +1,8 @@
 """Compiled routes by statement text: what the hot path looks up.
 
 A route is learned as a value (`StatementRoute`); here it becomes closures that turn arguments into buckets. A compiled
-route lives as long as the metadata it was made from and the bucket count it was made for.
+route lives as long as the metadata it was made from: whoever keeps the metadata says when it is gone (`forget`), so the
+table is as bounded as the cache behind it. The bucket count of a tier never changes.
 """
 
 from __future__ import annotations
@@ -53,6 +54,10 @@ class MetadataSource(Protocol):
         """What is known of a text; a miss starts learning in the background."""
         ...
 
+    def tell_forgotten(self, listener: Callable[[str | None], None]) -> None:
+        """Tell somebody of every text whose metadata left or was replaced; None stands for all texts."""
+        ...
+
 
 class RouteTable:
     """Compiled routes of one pool.
@@ -75,35 +80,40 @@ class RouteTable:
         self._key_hash = key_hash
         self._bucket_counts = bucket_counts
         self._compiled: dict[str, CompiledRoute] = {}
+        metadata.tell_forgotten(self.forget)
 
     def get(self, query: str) -> CompiledRoute | None:
         """The compiled route of a text; None while it is not known (then learning has been asked for)."""
-        metadata = self._metadata.request_if_missing(query)
         compiled = self._compiled.get(query)
-        if compiled is not None and compiled.metadata is metadata:
+        if compiled is not None:
             return compiled
+        metadata = self._metadata.request_if_missing(query)
         if metadata is None or metadata.route is None:
-            self._compiled.pop(query, None)
             return None
         return self._compile(query, metadata, metadata.route)
 
-    def _compile(self, query: str, metadata: PreparedStatementMetadata, route: StatementRoute) -> CompiledRoute | None:
-        count = self._bucket_counts().get(route.tier or "", 0)
-        if route.kind is RouteKind.KEYED and count:
-            compiled = CompiledRoute(metadata, route, bucket=compile_key(route.keys[0], self._key_hash, count))
-        elif route.kind is RouteKind.CONSTANT and count:
-            constant = route.buckets[0]
-            compiled = CompiledRoute(metadata, route, bucket=lambda _args: constant)
-        elif route.kind is RouteKind.KEY_SET and count:
-            compiled = CompiledRoute(metadata, route, buckets=compile_route(route, self._key_hash, count))
+    def forget(self, query: str | None) -> None:
+        """The metadata of a text, or of all, left or was replaced."""
+        if query is None:
+            self._compiled.clear()
         else:
-            compiled = CompiledRoute(metadata, route)
-        self._compiled[query] = compiled
-        self._forget_strangers()
-        return compiled
+            self._compiled.pop(query, None)
 
-    def _forget_strangers(self) -> None:
-        """Keep the table from growing without end: metadata is bounded elsewhere, so old entries are dead ones."""
-        if len(self._compiled) > 4096:
-            for query in list(self._compiled)[:2048]:
-                del self._compiled[query]
+    def _compile(self, query: str, metadata: PreparedStatementMetadata, route: StatementRoute) -> CompiledRoute:
+        if route.tier is None or route.kind in (RouteKind.ANY_NODE, RouteKind.NOT_KEYED):
+            return self._keep(query, CompiledRoute(metadata, route))
+        count = self._bucket_counts().get(route.tier, 0)
+        if not count:  # not known yet: nothing that could be kept
+            return CompiledRoute(metadata, route)
+        if route.kind is RouteKind.KEYED:
+            key = compile_key(route.keys[0], self._key_hash, count)
+            return self._keep(query, CompiledRoute(metadata, route, bucket=key))
+        if route.kind is RouteKind.CONSTANT:
+            constant = route.buckets[0]
+            return self._keep(query, CompiledRoute(metadata, route, bucket=lambda _args: constant))
+        keys = compile_route(route, self._key_hash, count)
+        return self._keep(query, CompiledRoute(metadata, route, buckets=keys))
+
+    def _keep(self, query: str, compiled: CompiledRoute) -> CompiledRoute:
+        self._compiled[query] = compiled
+        return compiled

@@ -113,7 +113,7 @@ class Planner:
         self._spread_nodes: dict[str | None, tuple[Node, ...]] = {}
         self._complete: dict[str | None, bool] = {}
 
-    def for_bucket(self, tier: str, bucket: int, role: Role, *, read: bool, reason: str = "keyed") -> Plan:
+    def for_bucket(self, tier: str, bucket: int, role: Role, read: bool, reason: str = "keyed") -> Plan:
         """Plan a call whose statement touches exactly one bucket."""
         owner_of = self._owner_of.get(tier)
         owner = owner_of(bucket) if owner_of is not None else None
@@ -124,11 +124,11 @@ class Planner:
             return plan
         return self._without_leader(tier, owner, role, read=read)
 
-    def for_buckets(self, tier: str, buckets: Iterable[int], role: Role, *, read: bool) -> Plan:
+    def for_buckets(self, tier: str, buckets: Iterable[int], role: Role, read: bool) -> Plan:
         """Plan a call whose statement touches a set of buckets: one owner, or else as if it had no key."""
         owners = {self.snapshot.owner(tier, bucket): bucket for bucket in buckets}
         if len(owners) == 1:
-            return self.for_bucket(tier, next(iter(owners.values())), role, read=read, reason="key_set")
+            return self.for_bucket(tier, next(iter(owners.values())), role, read, "key_set")
         return self.spread(tier)
 
     def anywhere(self) -> Plan:

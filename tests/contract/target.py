@@ -100,7 +100,7 @@ class Target(ABC):
         self.dsn = dsn
         parts = urlsplit(re.sub(r"@[^/?]*", "@host", dsn))
         self.user = unquote(parts.username or "")
-        self._password = unquote(parts.password or "")
+        self.password = unquote(parts.password or "")
         self._database = parts.path.lstrip("/") or None
         self.seeds = [_endpoint(text) for text in re.sub(r"^[^@]*@|[/?].*$", "", dsn.partition("://")[2]).split(",")]
         self._created: list[str] = []
@@ -115,7 +115,7 @@ class Target(ABC):
 
     async def connect(self, member: Member | None = None, **options: Any) -> Any:
         """A bare connection as administrator, to an instance or to any that answers."""
-        settings = {"user": self.user, "password": self._password, "database": self._database, "timeout": 5, **options}
+        settings = {"user": self.user, "password": self.password, "database": self._database, "timeout": 5, **options}
         places = [member.endpoint] if member is not None else self.seeds
         for host, port in places:
             try:
@@ -294,7 +294,7 @@ class Target(ABC):
 
     def dsn_for(self, user: str | None = None, password: str | None = None, seeds: Sequence[Any] | None = None) -> str:
         """A connection string for a user, with the seeds of the target or others, `(host, port)` each."""
-        user, password = user or self.user, self._password if password is None else password
+        user, password = user or self.user, self.password if password is None else password
         hosts = ",".join(f"[{h}]:{p}" if ":" in h else f"{h}:{p}" for h, p in (self.seeds if seeds is None else seeds))
         secret = f":{quote(password, safe='')}" if password else ""
         return f"postgresql://{quote(user, safe='')}{secret}@{hosts}/{self._database or ''}"

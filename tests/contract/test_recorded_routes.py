@@ -1,4 +1,4 @@
-"""Routes learned from the server are the server's own: on every recorded plan, and where constants fold after binding."""
+"""Routes learned from the server are the server's own: on every recorded plan, and where constants fold."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def _verdict(row: Mapping[str, Any], explained: RouteExplanation) -> str:
 async def test_every_recorded_plan_is_learned_as_recorded_or_not_at_all(
     target: Target, open_pool: OpenPool, renamed: Renamed, measured: Callable[[str, object], None]
 ) -> None:
-    """For each recorded statement the learned route gives the recorded buckets, or says not keyed; never a wrong one."""
+    """For each recorded statement the learned route gives the recorded buckets, or says not keyed."""
     pool = await open_pool(target.dsn, query_metadata_cache_size=500)
     verdicts, wrong, connection = Counter[str](), list[str](), await target.connect(statement_cache_size=0)
     try:

@@ -148,6 +148,9 @@ class Knowledge:
         self.checked: list[str] = []
         self.asked: list[str] = []
 
+    def tell_forgotten(self, listener: Callable[[str | None], None]) -> None:
+        self.forgotten = listener
+
     def request_if_missing(self, query: str) -> PreparedStatementMetadata | None:
         return self.known.get(query)
 

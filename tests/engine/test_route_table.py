@@ -1,0 +1,96 @@
+"""Compiled routes: as long-lived as the metadata they were made from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from picopyn.dialects.picodata.bucket_hash import PICODATA_KEY_HASH
+from picopyn.engine.route_table import RouteTable
+from picopyn.query_metadata import PreparedStatementMetadata, QueryMetadataCache
+from picopyn.routing.route import KeyPart, RouteKind, StatementRoute
+
+TEXT = "SELECT v FROM t WHERE id = $1"
+KEYED = StatementRoute(RouteKind.KEYED, "default", ((KeyPart(0, 20),),))
+
+
+def metadata(route: StatementRoute | None = KEYED) -> PreparedStatementMetadata:
+    return PreparedStatementMetadata(TEXT, "default", (), (20,), route)
+
+
+class Cached:
+    """A metadata source that is nothing but its cache."""
+
+    def __init__(self) -> None:
+        self.cache = QueryMetadataCache(2)
+
+    def request_if_missing(self, query: str) -> PreparedStatementMetadata | None:
+        return self.cache.get(query)
+
+    def tell_forgotten(self, listener: Callable[[str | None], None]) -> None:
+        self.cache.on_forgotten = listener
+
+
+def table(counts: dict[str, int] | None = None) -> tuple[RouteTable, QueryMetadataCache]:
+    source = Cached()
+    known = {"default": 3000} if counts is None else counts
+    return RouteTable(source, PICODATA_KEY_HASH, lambda: known), source.cache
+
+
+def test_a_route_is_compiled_once_and_gives_the_bucket() -> None:
+    """The recorded bucket of 1 is 1934."""
+    routes, cache = table()
+    assert routes.get(TEXT) is None
+    cache.set(TEXT, metadata())
+    compiled = routes.get(TEXT)
+    assert compiled is not None
+    assert compiled.bucket is not None
+    assert compiled.bucket((1,)) == 1934
+    assert routes.get(TEXT) is compiled
+
+
+def test_a_route_leaves_with_its_metadata() -> None:
+    """Evicted, replaced, pushed out by newer texts, or cleared."""
+    routes, cache = table()
+    for drop in (
+        lambda: cache.evict(TEXT),
+        lambda: cache.set(TEXT, metadata(StatementRoute(RouteKind.NOT_KEYED, "default"))),
+        lambda: [cache.set(other, metadata()) for other in ("a", "b")],
+        cache.clear,
+    ):
+        cache.set(TEXT, metadata())
+        before = routes.get(TEXT)
+        assert before is not None
+        drop()
+        assert routes.get(TEXT) is not before
+
+
+def test_a_tier_whose_buckets_are_not_counted_yet_is_looked_at_again() -> None:
+    """Nothing is kept that was made without knowing the number of buckets."""
+    counts: dict[str, int] = {}
+    routes, cache = table(counts)
+    cache.set(TEXT, metadata())
+    early = routes.get(TEXT)
+    assert early is not None
+    assert early.bucket is None
+    counts["default"] = 3000
+    later = routes.get(TEXT)
+    assert later is not None
+    assert later.bucket is not None
+
+
+def test_every_kind_of_route_is_compiled() -> None:
+    """A key, a constant, a set; or nothing to compute."""
+    routes, cache = table()
+    kinds = {
+        "constant": StatementRoute(RouteKind.CONSTANT, "default", buckets=(7,)),
+        "set": StatementRoute(RouteKind.KEY_SET, "default", ((KeyPart(0, 20),), (KeyPart(1, 20),)), (9,)),
+        "any": StatementRoute(RouteKind.ANY_NODE),
+        "none": StatementRoute(RouteKind.NOT_KEYED, "default"),
+    }
+    compiled = {}
+    for name, route in kinds.items():
+        cache.set(TEXT, metadata(route))
+        compiled[name] = routes.get(TEXT)
+    assert compiled["constant"].bucket(()) == 7
+    assert compiled["set"].buckets((1, 2)) == {1934, 1410, 9}
+    assert (compiled["any"].bucket, compiled["none"].buckets) == (None, None)

@@ -17,9 +17,10 @@ from math import isfinite
 from typing import TYPE_CHECKING, Any, Final
 
 from picopyn import dsn as connection_string
-from picopyn.dsn import Dsn, Endpoint
+from picopyn.dsn import LONELY_PORT, Dsn, Endpoint
 from picopyn.errors import ConfigError
 from picopyn.observe import Event
+from picopyn.service_file import ReadFile, with_service
 
 if TYPE_CHECKING:
     from ssl import SSLContext
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 Password = str | Callable[[], str] | Callable[[], Awaitable[str]]
 
 #: Words of `dialect=`, and whether they work yet.
-DIALECTS: Final[Mapping[str, bool]] = {"auto": True, "picodata": True, "postgres": False, "yugabyte": False}
+DIALECTS: Final[Mapping[str, bool]] = {"auto": True, "picodata": True, "postgres": True, "yugabyte": False}
 
 #: Words of `role=`, and whether they work yet.
 ROLES: Final[Mapping[str, bool]] = {
@@ -65,10 +66,12 @@ class PoolSettings:
 
     Attributes:
         endpoints: Where to look for the cluster first, in this order.
-        user: User name; None leaves it to the transport.
-        password: Text, or a callable asked for each new connection.
-        database: Name of the database; None leaves it to the transport.
-        dialect: `"auto"`, `"picodata"`, or a dialect value of one's own.
+        user: User name; None: that of the operating system.
+        password: Text, or a callable asked for each new connection; None: the password file is asked.
+        passfile: Name of the password file, read for each new connection; None: there is none.
+        database: Name of the database; None: that of the user.
+        dialect: `"auto"` (the first server that answers says what it is), `"picodata"`, `"postgres"`, or a
+            dialect value of one's own.
         role: Whom calls go to when they do not say: `"leader"`, `"prefer_leader"`; None: the dialect's
             default.
         min_size: Connections kept open to each node, at least 0.
@@ -96,6 +99,7 @@ class PoolSettings:
     endpoints: tuple[Endpoint, ...] = ()
     user: str | None = None
     password: Password | None = field(default=None, repr=False)
+    passfile: str | None = None
     database: str | None = None
     dialect: Any = "auto"
     role: str | None = None
@@ -125,20 +129,29 @@ class PoolSettings:
 
     @classmethod
     def from_dsn(
-        cls, dsn: str | Dsn, /, *, environment: Mapping[str, str] | None = None, **overrides: Any
+        cls,
+        dsn: str | Dsn,
+        /,
+        *,
+        environment: Mapping[str, str] | None = None,
+        read_file: ReadFile | None = None,
+        **overrides: Any,
     ) -> PoolSettings:
         """Settings from a connection string and keywords; a keyword wins over the same word in the string.
 
         Args:
             dsn: A URI, `key=value` text, or a `Dsn`.
             environment: Where `PG*` variables are looked up for what both leave open; None: nowhere.
+            read_file: Reads the file that defines a service; None: a service is refused.
             **overrides: Settings by their names.
 
         Raises:
             ConfigError: With every problem of the string, of its words and of the keywords.
         """
-        parsed, problems = _parsed(dsn, environment)
+        parsed, problems = _parsed(dsn, environment, read_file)
         values, more = _from_words(parsed)
+        if environment is not None and environment.get("HOME"):
+            values.setdefault("passfile", f"{environment['HOME'].rstrip('/')}/.pgpass")
         known = {f.name for f in fields(cls)}
         problems += more
         problems += [_unknown(name, known) for name in overrides if name not in known]
@@ -166,19 +179,20 @@ _NO_HOST: Final = "no host is named: give a connection string like postgresql://
 # --- the words of a connection string -----------------------------------------------------------------
 
 
-def _parsed(dsn: Any, environment: Mapping[str, str] | None) -> tuple[Dsn, list[str]]:
+def _parsed(dsn: Any, environment: Mapping[str, str] | None, read_file: ReadFile | None) -> tuple[Dsn, list[str]]:
     if isinstance(dsn, str):
         parsed, problems = connection_string.read(dsn)
     elif isinstance(dsn, Dsn):
         parsed, problems = dsn, []
     else:
         return Dsn(), [f"dsn must be a connection string or a Dsn, not {type(dsn).__name__}"]
-    if environment is not None and not problems:
-        try:
-            parsed = parsed.with_environment(environment)
-        except ConfigError as error:
-            problems = [*error.problems]
-    return parsed, problems
+    if problems:
+        return parsed, problems
+    try:
+        parsed = with_service(parsed, environment or {}, read_file)
+        return parsed.with_environment(environment or {}), []
+    except ConfigError as error:
+        return parsed.without("service", "servicefile", "port"), [*error.problems]
 
 
 def _whole_or_text(text: str) -> Any:
@@ -220,6 +234,7 @@ _WORDS: Final[Mapping[str, tuple[str, Callable[[str], Any]]]] = {
     "ssl": ("ssl", _ssl_mode),
     "application_name": ("application_name", str),
     "options": ("options", str),
+    "passfile": ("passfile", str),
 }
 
 #: Values of `load_balance` and `load_balance_hosts` that say what the driver does anyway.
@@ -238,6 +253,8 @@ def _from_words(dsn: Dsn) -> tuple[dict[str, Any], list[str]]:
         if word in _WORDS:
             name, convert = _WORDS[word]
             values[name] = convert(text)
+        elif word == "port":
+            problems.append(LONELY_PORT)
         elif word == "target_session_attrs":
             problems += _session_role(text, dsn, values)
         elif not _changes_nothing(word, text.lower()):
@@ -331,6 +348,7 @@ def _source(value: Any) -> str | None:
 _CHECKS: Final[Mapping[str, _Check]] = {
     "user": _or_none(_text),
     "password": _or_none(_password),
+    "passfile": _or_none(_text),
     "database": _or_none(_text),
     "min_size": _whole(0),
     "max_size": _whole(1),

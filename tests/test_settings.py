@@ -137,15 +137,15 @@ def test_every_known_word_is_taken_or_refused_by_name() -> None:
         "max_size",
         "min_size",
         "options",
+        "passfile",
         "query_metadata_cache_size",
+        "servicefile",
         "statement_cache_size",
         "topology_update_interval",
     }
 
 
-@pytest.mark.parametrize(
-    "word", ["sslrootcert=f", "topology_keys=a.b.c", "passfile=f", "service=s", "load_balance=only-rr"]
-)
+@pytest.mark.parametrize("word", ["sslrootcert=f", "topology_keys=a.b.c", "hostaddr=1", "load_balance=only-rr"])
 def test_words_whose_time_has_not_come_are_refused(word: str) -> None:
     """They are known, and say so, instead of doing nothing."""
     assert of_dsn(f"postgresql://h?{word}") == (f"'{word.partition('=')[0]}' is not supported yet",)
@@ -204,11 +204,11 @@ def test_sizes_must_agree() -> None:
 
 def test_every_problem_of_string_words_and_keywords_is_in_one_error() -> None:
     """In the order string, words, keywords, values."""
-    found = of_dsn("postgresql://u@h:x?foo=1&max_size=ten&passfile=f", min_sise=1, connect_timeout=-1, role="x")
+    found = of_dsn("postgresql://u@h:x?foo=1&max_size=ten&hostaddr=f", min_sise=1, connect_timeout=-1, role="x")
     parts = [
         "'foo'",
         "'x' of host 1",
-        "'passfile'",
+        "'hostaddr'",
         "did you mean 'min_size'",
         "role",
         "max_size",

@@ -10,25 +10,27 @@ import asyncio
 import functools
 import logging
 import os
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from enum import Enum
 from random import Random
 from types import TracebackType
 from typing import Any
 
 from picopyn.asynchronous.acquired import AcquiredConnection, Acquiring
+from picopyn.asynchronous.config_files import PasswordFile, read_file
+from picopyn.asynchronous.connection import Connection
 from picopyn.asynchronous.control_plane import ControlPlane
+from picopyn.asynchronous.dialect_detection import introduce
 from picopyn.asynchronous.reach import Reach
 from picopyn.asynchronous.runtime import AsyncioRuntime
-from picopyn.asynchronous.transport import Address, Dialer
-from picopyn.dialects.base import Dialect, Purpose
-from picopyn.dialects.picodata import PicodataDialect
+from picopyn.asynchronous.transport import Dialer
+from picopyn.dialects.base import Capability, Purpose
 from picopyn.engine.cluster import Cluster
 from picopyn.engine.executor import Executor
 from picopyn.engine.explain import explain
 from picopyn.engine.journal import Journal
 from picopyn.engine.node_pool import HookFailed, NodePool
-from picopyn.engine.request import Request
+from picopyn.engine.request import EXECUTEMANY, EXECUTEMANY_FRESHLY, Request
 from picopyn.engine.route_table import RouteTable
 from picopyn.engine.statistics import pool_stats
 from picopyn.errors import ConfigError, NoNodeAvailable, PoolClosed, UsageError
@@ -73,12 +75,15 @@ class Pool:
     def __init__(self, dsn: str | None = None, *, settings: PoolSettings | None = None, **options: Any) -> None:
         if settings is not None and (dsn is not None or options):
             raise ConfigError("give either settings= or a connection string with keywords, not both")
-        self._settings = settings or PoolSettings.from_dsn(dsn or "", environment=os.environ, **options)
-        self._dialect = _dialect(self._settings.dialect)
+        self._settings = settings or PoolSettings.from_dsn(
+            dsn or "", environment=os.environ, read_file=read_file, **options
+        )
         self._default_role = Role(self._settings.role or "leader")
         self._state = _State.NEW
+        self._is_atomic = False
         self._rng = Random()
-        self._dialer = Dialer(self._settings, self._dialect)
+        self._dialer: Dialer
+        self._reach: Reach
         self._control: ControlPlane
         self._journal: Journal
         self._cluster: Cluster
@@ -125,8 +130,7 @@ class Pool:
         deadline = self._cluster.runtime.now() + grace
         self._executor.closed = True
         try:
-            await self._control.close()
-            await self._cluster.close(deadline)
+            await asyncio.gather(self._close_control(deadline), self._cluster.close(deadline))
         except BaseException:
             self._drop_everything()
             raise
@@ -247,6 +251,35 @@ class Pool:
         row = await self._executor.run(request)
         return None if row is None else row[column]
 
+    async def executemany(
+        self,
+        query: str,
+        args: Iterable[Sequence[Any]],
+        *,
+        timeout: float | None = None,
+        role: str | None = None,
+        idempotent: bool | None = None,
+    ) -> None:
+        """Execute a statement once for each row of arguments, in one go over one connection.
+
+        On PostgreSQL all rows take effect or none. Picodata executes each row by itself: when one fails, those before
+        it stay. The rows are not split by their owners yet: one node gets all of them, and forwards.
+
+        Args:
+            query: See `execute`.
+            args: Rows of arguments; they are put into a list first.
+            timeout: See `execute`; for all rows together.
+            role: See `execute`.
+            idempotent: See `execute`; about all rows together.
+
+        Raises:
+            OutcomeUnknown: Some rows may have taken effect.
+            Exception: As for `execute`.
+        """
+        rows = args if isinstance(args, list | tuple) else list(args)
+        method = EXECUTEMANY if self._is_atomic else EXECUTEMANY_FRESHLY
+        await self._executor.run(self._request(method, query, (rows,), timeout, role, idempotent))
+
     def acquire(self, *, timeout: float | None = None) -> Acquiring:
         """Borrow a connection to a node chosen by load: `async with pool.acquire() as connection`.
 
@@ -293,7 +326,7 @@ class Pool:
     async def explain_route(self, query: str, *args: Any, role: str | None = None) -> RouteExplanation:
         """Where a call would go now, and why; learns the text first. Nothing is executed."""
         self._check_open()
-        metadata = await self._control.metadata.get_query_metadata(query, ask_without_parameters=True)
+        metadata = await self._control.learn(query)
         request = Request("explain", query, args, self._role(role), None, None, None)
         request.asked = True
         return explain(request, metadata, self._executor, self._cluster)
@@ -369,34 +402,48 @@ class Pool:
             raise UsageError("the pool is not open yet: use `async with pool` or `await pool.open()`")
 
     async def _connect(self) -> None:
-        settings, dialect = self._settings, self._dialect
+        settings, rng = self._settings, self._rng
+        make_dialer = functools.partial(Dialer, settings, passwords=PasswordFile(settings.passfile))
+        first = await introduce(settings, make_dialer, rng)
+        self._dialer, dialect = first.dialer, first.dialect
+        self._is_atomic = Capability.TRANSACTIONS in dialect.capabilities
+        seeds, timeout = [(endpoint.host, endpoint.port or 0) for endpoint in first.endpoints], settings.connect_timeout
+        self._reach = Reach(self._dialer, dialect, seeds, timeout, lambda: control.snapshot, rng, first.connection)
         runtime = AsyncioRuntime(self._open_connection)
         self._journal = journal = Journal(Counters(), Publisher(settings.on_event), runtime.now)
-        seeds = [_address(endpoint.with_default_port(dialect.default_port)) for endpoint in settings.endpoints]
-        reach = Reach(self._dialer, dialect, seeds, settings.connect_timeout, lambda: control.snapshot, self._rng)
-        self._control = control = ControlPlane(settings, dialect, reach, journal.publisher, runtime.now, self._rng)
+        self._control = control = ControlPlane(settings, dialect, self._reach, journal.publisher, runtime.now, rng)
         self._cluster = cluster = Cluster(
-            runtime, dialect, settings, control.snapshot, journal, control.look_again, self._rng
+            runtime, dialect, settings, control.snapshot, journal, control.look_again, rng
         )
         routes = RouteTable(control.metadata, dialect.key_hash, lambda: cluster.snapshot.bucket_counts)
         self._executor = Executor(cluster, routes, control.metadata, dialect, journal.counters)
         await control.start(cluster, self._executor)
-        await self._first_connection(cluster)
+        await self._first_connection(cluster, first.connection)
 
-    async def _first_connection(self, cluster: Cluster) -> None:
+    async def _first_connection(self, cluster: Cluster, introduced: Connection | None) -> None:
         """Wait for one connection of the node pools; the rest are made in the background."""
         deadline = cluster.runtime.now() + self._settings.connect_timeout
+        for pool in cluster.pools:  # without a min_size nothing is being opened yet
+            if introduced is None or introduced.endpoint == (pool.node.host, pool.node.port):
+                pool.warm(1)
         while not any(pool.slots.size for pool in cluster.pools):
             try:
                 await cluster.changes.wait(deadline)
             except TimeoutError:
-                health = {node.address: cluster.health.of(node.uuid) for node in cluster.snapshot.nodes()}
-                reasons = {address: state.reason or "no answer yet" for address, state in health.items()}
+                reasons = {pool.node.address: pool.trouble or "no answer yet" for pool in cluster.pools}
                 what = "no node of the cluster can be connected to" if reasons else "the topology lists no usable node"
                 raise NoNodeAvailable(what, reasons) from None
 
+    async def _close_control(self, deadline: float) -> None:
+        try:
+            async with asyncio.timeout_at(deadline):
+                await self._control.close()
+        except TimeoutError:
+            self._control.terminate()
+
     async def _open_connection(self, node: Node, purpose: Purpose) -> Any:
-        connection = await self._dialer.dial((node.host, node.port), purpose)
+        address = node.host, node.port
+        connection = self._reach.plain(address) or await self._dialer.dial(address, purpose)
         hook: Callable[[Any], Awaitable[None]] | None = self._settings.after_connect
         if hook is not None:
             try:
@@ -410,20 +457,9 @@ class Pool:
         return connection
 
     def _drop_everything(self) -> None:
-        for part in ("_executor", "_control", "_cluster"):
+        for part in ("_executor", "_control", "_cluster", "_reach"):
             owner = getattr(self, part, None)
             if isinstance(owner, Executor):
                 owner.closed = True
             elif owner is not None:
                 owner.terminate()
-
-
-def _dialect(named: Any) -> Dialect:
-    if named in ("auto", "picodata"):
-        return PicodataDialect()
-    dialect: Dialect = named
-    return dialect
-
-
-def _address(endpoint: Any) -> Address:
-    return endpoint.host, endpoint.port

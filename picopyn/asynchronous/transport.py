@@ -8,22 +8,28 @@ question every PostgreSQL-protocol server answers before it knows who asks (`SSL
 from __future__ import annotations
 
 import asyncio
+import functools
+import getpass
 import struct
 from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import Any
 
 import asyncpg
 
-from picopyn.asynchronous.connection import Connection
-from picopyn.dialects.base import Dialect, Purpose
+from picopyn.asynchronous.config_files import PasswordFile
+from picopyn.asynchronous.connection import Connection, NamelessConnection
+from picopyn.dialects.base import Capability, Dialect, Purpose
 from picopyn.errors import Fault
-from picopyn.settings import PoolSettings
+from picopyn.settings import Password, PoolSettings
 
 _SSL_REQUEST = struct.pack("!II", 8, 80877103)
 Address = tuple[str, int]
 
 #: How much later a less preferred group of addresses is asked (seconds).
 STAGGER = 0.1
+
+#: How long an attempt to connect may go on when nobody waits for it any more (seconds).
+LAST_MOMENT = 0.05
 
 
 class Dialer:
@@ -32,11 +38,15 @@ class Dialer:
     Args:
         settings: Credentials, time limits, statement cache.
         dialect: The kind of server: decides the start-up options of each purpose.
+        passwords: Asked where the settings name no password.
     """
 
-    def __init__(self, settings: PoolSettings, dialect: Dialect) -> None:
+    def __init__(self, settings: PoolSettings, dialect: Dialect, passwords: PasswordFile) -> None:
         self._settings = settings
         self._dialect = dialect
+        self._passwords = passwords
+        self._user = settings.user or _system_user()
+        self._database = settings.database or self._user
 
     async def dial(
         self, address: Address, purpose: Purpose, on_notice: Callable[[str], None] | None = None
@@ -48,24 +58,42 @@ class Dialer:
             OSError: It could not be reached.
             asyncpg.PostgresError: It refused.
         """
-        settings = self._settings
-        arguments: dict[str, Any] = {"timeout": settings.connect_timeout}  # asyncpg takes a float, but says int
-        connection: Any = await asyncpg.connect(
-            host=address[0],
-            port=address[1],
-            user=settings.user,
-            password=settings.password,
-            database=settings.database,
-            ssl=settings.ssl,
-            statement_cache_size=settings.statement_cache_size,
-            server_settings=self._start_up(purpose),
-            connection_class=Connection,
-            **arguments,
-        )
+        connecting = asyncio.create_task(self._connect(address, purpose), name=f"picopyn dial {address[0]}")
+        try:
+            await asyncio.wait({connecting})
+        except asyncio.CancelledError:
+            await _give_up(connecting)
+            raise
+        connection = connecting.result()
         connection.read_into_kept_buffer()
         connection.on_notice = on_notice
         connection.endpoint = address
+        connection.has_catalog = Capability.CATALOG in self._dialect.capabilities
         return connection  # type: ignore[no-any-return]
+
+    async def _connect(self, address: Address, purpose: Purpose) -> Any:
+        settings = self._settings
+        arguments: dict[str, Any] = {"timeout": settings.connect_timeout}  # asyncpg takes a float, but says int
+        return await asyncpg.connect(
+            host=address[0],
+            port=address[1],
+            user=self._user,
+            password=self._password(address),
+            database=self._database,
+            ssl=settings.ssl,
+            statement_cache_size=settings.statement_cache_size,
+            server_settings=self._start_up(purpose),
+            target_session_attrs="any",  # else asyncpg looks into the environment
+            connection_class=Connection if settings.statement_cache_size else NamelessConnection,
+            **arguments,
+        )
+
+    def _password(self, address: Address) -> Password | Callable[[], str | None]:
+        """What asyncpg is given: never None, for then it would look into the environment and files by itself."""
+        password = self._settings.password
+        if password is not None:
+            return password
+        return functools.partial(self._passwords.find, *address, self._database, self._user)
 
     def _start_up(self, purpose: Purpose) -> dict[str, str]:
         settings = self._settings
@@ -76,6 +104,32 @@ class Dialer:
         if settings.application_name is not None:
             keys.setdefault("application_name", settings.application_name)
         return keys
+
+
+async def _give_up(connecting: asyncio.Task[Any]) -> None:
+    """End an attempt to connect that nobody waits for any more.
+
+    asyncpg 0.32 that is cancelled just after the TCP connect leaves a future behind that complains of an "unexpected
+    connection_lost() call"; so an attempt that goes on well may come to its end, and is dropped then.
+    """
+    try:
+        await asyncio.wait({connecting}, timeout=LAST_MOMENT)
+    finally:
+        connecting.cancel()
+        connecting.add_done_callback(_drop)
+    await asyncio.wait({connecting})
+
+
+def _drop(connecting: asyncio.Task[Any]) -> None:
+    if not connecting.cancelled() and connecting.exception() is None:
+        connecting.result().terminate()
+
+
+def _system_user() -> str:
+    try:
+        return getpass.getuser()
+    except (ImportError, KeyError, OSError):
+        return ""
 
 
 async def awake(

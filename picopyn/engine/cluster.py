@@ -11,7 +11,7 @@ from random import Random
 
 from picopyn.dialects.base import Capability, Dialect, Purpose
 from picopyn.engine.changes import Changes
-from picopyn.engine.jobs import Jobs
+from picopyn.engine.jobs import MOMENT, Jobs
 from picopyn.engine.journal import Journal
 from picopyn.engine.node_pool import HookFailed, NodePool
 from picopyn.engine.probes import Probes
@@ -26,6 +26,9 @@ from picopyn.topology import Node, TopologySnapshot
 
 #: Load of a node without any connection: it comes after all that have one, for it may be hanging.
 _UNCONNECTED = 1_000_000
+
+#: How long a server may take to hang up an idle connection when the pool closes (seconds): a hung one never does.
+GOODBYE = 1.0
 
 _PURPOSES: dict[Flavour, Purpose] = {PLAIN: Purpose.PLAIN, REPLICA_READ: Purpose.REPLICA_READ}
 
@@ -144,6 +147,12 @@ class Cluster:
         """Ask for a new look at the cluster, without waiting; its leader is in doubt where a node is named."""
         self._refresh(doubtful)
 
+    def end(self, link: Link) -> None:
+        """End the call on a connection: the connection is dropped, which says nothing about its node."""
+        for pool in self.pools:
+            if link in pool.slots.held:
+                pool.drop(link, "terminated")
+
     # what node pools report
 
     def link_opened(self, pool: NodePool, link: Link, seconds: float) -> None:
@@ -174,10 +183,11 @@ class Cluster:
 
     async def close(self, deadline: float) -> None:
         """Refuse what waits, let holders finish until the deadline, then drop everything."""
-        idle = self._shut()
-        closing = [self.runtime.spawn(self.runtime.close_link(link, deadline), "picopyn close") for link in idle]
-        await self.runtime.settle(closing, deadline)
-        await self.jobs.settle(deadline)
+        goodbye = min(deadline, self.runtime.now() + GOODBYE)
+        idle = self._retire_all()
+        closing = [self.runtime.spawn(self.runtime.close_link(link, goodbye), "picopyn close") for link in idle]
+        await self.jobs.end()
+        await self.runtime.settle(closing, goodbye + MOMENT)
         with suppress(TimeoutError):
             while any(pool.slots.held for pool in self.pools):
                 await self.changes.wait(deadline)
@@ -185,12 +195,12 @@ class Cluster:
 
     def terminate(self) -> None:
         """Drop everything at once."""
-        for link in self._shut():
+        self.jobs.cancel()
+        for link in self._retire_all():
             link.terminate()
         self._drop_held()
 
-    def _shut(self) -> list[Link]:
-        self.jobs.cancel()
+    def _retire_all(self) -> list[Link]:
         idle = [link for pool in self.pools for link in pool.retire("shutdown")]
         self.changes.ring()
         return idle

@@ -15,7 +15,7 @@ from picopyn.engine import failures
 from picopyn.engine.cluster import Cluster
 from picopyn.engine.flights import Flights
 from picopyn.engine.node_pool import NodePool, NodeUnreachable
-from picopyn.engine.request import Request
+from picopyn.engine.request import MANY, Request
 from picopyn.engine.route_table import CompiledRoute, RouteTable
 from picopyn.engine.runtime import Link
 from picopyn.errors import AuthenticationFailed, ConnectionLost, Fault, PoolClosed
@@ -76,12 +76,13 @@ class Executor:
         self, cluster: Cluster, routes: RouteTable, learner: Learner, dialect: Dialect, counters: Counters
     ) -> None:
         self.closed = False
-        self.flights = Flights(cluster.runtime)
+        self.flights = Flights(cluster.runtime, cluster.end)
         self._cluster = cluster
         self._routes = routes
         self._learner = learner
         self._dialect = dialect
         self._counters = counters
+        self._sharded = Capability.SHARDED in dialect.capabilities
         self._selects_repeatable = Capability.SELECTS_HAVE_NO_EFFECT in dialect.capabilities
         self._losses = LossMemory()
 
@@ -166,6 +167,10 @@ class Executor:
         if self.closed:
             raise PoolClosed("the pool is closed")
         planner = self._cluster.planner
+        if not self._sharded:
+            return planner.anywhere(), None
+        if request.method in MANY:  # its rows may have any owner
+            return planner.spread(None), None
         compiled = self._routes.get(request.query) if request.args or request.asked else None
         if compiled is None:
             return self._plan_unknown(request), None
@@ -272,7 +277,7 @@ class Executor:
         """
         if isinstance(error, Exception) and not request.prepared_again:
             fault = self._cluster.fault(error)
-            if fault is Fault.STALE_PLAN:
+            if fault is Fault.STALE_PLAN and not request.row_by_row:
                 return await self._prepare_again(request, pool, link)
         self.flights.arrive(link)
         if not isinstance(error, Exception):
@@ -322,6 +327,8 @@ class Executor:
     def _raise(self, request: Request, node: Node, error: Exception, fault: Fault) -> NoReturn:
         request.annotate(error)
         error.add_note(f"picopyn: attempt {len(request.attempts) + 1} at {node.name} ({node.address})")
+        if request.row_by_row:
+            error.add_note("picopyn: rows before the one that failed may have taken effect")
         if fault is Fault.AUTH:
             raise AuthenticationFailed(failures.first_line(error)) from error
         if fault is Fault.LOST:
@@ -329,9 +336,11 @@ class Executor:
         raise error
 
     def _is_half_done(self, request: Request, error: Exception, fault: Fault) -> bool:
-        """Whether a write over several replicasets was refused by one, and may have happened at another."""
+        """Whether a write over several replicasets, or of several rows, may have happened in part."""
         if fault in (Fault.NOT_SENT, Fault.LOST) or self._repeatable(request):
             return False
+        if request.row_by_row:
+            return True
         spread = request.plan is not None and not request.plan.direct
         return spread and self._dialect.is_partial(getattr(error, "sqlstate", None), str(error))
 
@@ -341,6 +350,9 @@ class Executor:
         return self._selects_repeatable and self._dialect.is_read(request.query)
 
     def _count_loss(self, request: Request, node: Node) -> int:
+        if request.ended:  # by ourselves
+            request.ended = False
+            return 0
         request.losses += 1
         return max(request.losses, self._losses.count(request.query, node.uuid, self._cluster.runtime.now()))
 

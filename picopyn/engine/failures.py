@@ -20,7 +20,7 @@ def first_line(error: BaseException) -> str:
 def timed_out(request: Request, node: Node, *, repeatable: bool) -> CallTimeout:
     """The deadline ended while a node had the statement."""
     text = (
-        f"{request.method}() got no answer from {node.name} ({node.address}) within {request.timeout or 0:g} s; "
+        f"{request.called}() got no answer from {node.name} ({node.address}) within {request.timeout or 0:g} s; "
         "give it a longer timeout, or look at the node"
     )
     if repeatable:
@@ -39,9 +39,9 @@ def outcome_unknown(request: Request, node: Node, error: Exception, broke: Fault
     """
     advice = "Look before you repeat it, or declare the call idempotent=True"
     if broke is not None:
-        text = f"the connection to {node.name} ({node.address}) broke after {request.method}() had sent its statement"
+        text = f"the connection to {node.name} ({node.address}) broke after {request.called}() had sent its statement"
         return request.annotate(WriteLost(f"{text}; it may have taken effect. {advice}"))
-    text = f"{request.method}() at {node.name} ({node.address}) failed on its way to another node"
+    text = f"{request.called}() at {node.name} ({node.address}) failed on its way to another node"
     return request.annotate(OutcomeUnknown(f"{text}; it may have taken effect, or a part of it. {advice}"))
 
 
@@ -51,9 +51,9 @@ def not_acquired(
     """No connection became available in time."""
     reasons = {node.address: health.of(node.uuid).reason for node in snapshot.nodes()}
     if all(reasons.values()):
-        return request.annotate(NoNodeAvailable(f"{request.method}() found no reachable node in {limit:g} s", reasons))
+        return request.annotate(NoNodeAvailable(f"{request.called}() found no reachable node in {limit:g} s", reasons))
     down = "; ".join(f"{address}: {reason}" for address, reason in reasons.items() if reason)
-    text = f"{request.method}() waited {limit:g} s for {awaited}" + (f" ({down})" if down else "")
+    text = f"{request.called}() waited {limit:g} s for {awaited}" + (f" ({down})" if down else "")
     return request.annotate(AcquireTimeout(f"{text}; nothing was sent. Allow more time, or look at the cluster"))
 
 

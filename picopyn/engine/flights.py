@@ -7,6 +7,7 @@ was not sent to its own owner gets a short grace, and is then ended.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
 
 from picopyn.engine.request import Request
@@ -22,12 +23,14 @@ class Flights:
 
     Args:
         runtime: The world.
+        end: Drops a connection that is in use.
     """
 
-    __slots__ = ("_requests", "_runtime", "ended")
+    __slots__ = ("_end", "_requests", "_runtime", "ended")
 
-    def __init__(self, runtime: Runtime) -> None:
+    def __init__(self, runtime: Runtime, end: Callable[[Link], None]) -> None:
         self._runtime = runtime
+        self._end = end
         self._requests: dict[Link, Request] = {}
         self.ended = 0
 
@@ -54,7 +57,8 @@ class Flights:
         for link, request in suspects:
             if self._requests.get(link) is request:
                 self.ended += 1
-                link.terminate()
+                request.ended = True
+                self._end(link)
 
 
 def _may_hang(plan: Plan, replicasets: frozenset[str]) -> bool:

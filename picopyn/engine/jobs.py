@@ -7,6 +7,9 @@ from typing import Any
 
 from picopyn.engine.runtime import Job, Runtime
 
+#: How long jobs that were told to end may take for it (seconds).
+MOMENT = 0.25
+
 
 class Jobs:
     """Jobs that end with their owner.
@@ -39,6 +42,7 @@ class Jobs:
         for job in self._jobs:
             job.cancel()
 
-    async def settle(self, deadline: float) -> None:
-        """Wait until they have ended, at most until the deadline."""
-        await self._runtime.settle(self._jobs, deadline)
+    async def end(self) -> None:
+        """Tell all jobs to end, and wait a moment until they have."""
+        self.cancel()
+        await self._runtime.settle(self._jobs, self._runtime.now() + MOMENT)

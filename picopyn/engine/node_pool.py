@@ -51,9 +51,24 @@ class NodePool:
         max_size: Most connections at the same time.
         listener: Who is told of openings, failures and losses.
         jobs: Run the opening of connections, and end it with their owner.
+
+    Attributes:
+        trouble: Why the last connection could not be opened; empty when it could.
     """
 
-    __slots__ = ("_jobs", "_leaving", "_listener", "_lock", "_runtime", "node", "purpose", "retired", "slots")
+    __slots__ = (
+        "_farewell",
+        "_jobs",
+        "_leaving",
+        "_listener",
+        "_lock",
+        "_runtime",
+        "node",
+        "purpose",
+        "retired",
+        "slots",
+        "trouble",
+    )
 
     def __init__(
         self, runtime: Runtime, node: Node, purpose: Purpose, max_size: int, listener: PoolListener, jobs: Jobs
@@ -62,6 +77,8 @@ class NodePool:
         self.purpose = purpose
         self.slots: Slots[Link, Waiter[Link]] = Slots(max_size)
         self.retired = False
+        self.trouble = ""
+        self._farewell: CloseReason = "node_gone"
         self._runtime = runtime
         self._listener = listener
         self._jobs = jobs
@@ -103,7 +120,7 @@ class NodePool:
     def give(self, link: Link) -> None:
         """Give a connection back after use: it goes to the first waiter, or becomes idle, or is dropped."""
         if self.retired:
-            self.drop(link, "node_gone")
+            self.drop(link, self._farewell)
         elif link.is_closed():
             self.drop(link, "broken")
         elif link.is_in_transaction():
@@ -156,7 +173,7 @@ class NodePool:
             The idle connections, for the caller to close. Held ones are dropped when they are given back.
         """
         with self._lock:
-            self.retired = True
+            self.retired, self._farewell = True, reason
             waiters, idle = self.slots.drain_waiters(), self.slots.drain_idle()
             self._leaving.update(dict.fromkeys(idle, reason))
         for waiter in waiters:
@@ -195,6 +212,7 @@ class NodePool:
         except Exception as error:
             with self._lock:
                 self.slots.open_failed()
+            self.trouble = _reason(error)
             self._listener.open_failed(self, error, self._runtime.now() - began)
             return False
         except BaseException:
@@ -205,11 +223,12 @@ class NodePool:
         return True
 
     def _opened(self, link: Link, seconds: float) -> None:
+        self.trouble = ""
         with self._lock:
             waiter = self.slots.opened(link)
         self._listener.link_opened(self, link, seconds)
         if self.retired:
-            self.drop(link, "node_gone")
+            self.drop(link, self._farewell)
         else:
             self._hand_over(waiter, link)
         with self._lock:
@@ -229,7 +248,13 @@ class NodePool:
         self._start_opening(grow)
 
 
+def _reason(error: BaseException) -> str:
+    """What went wrong, in words; of a hook, what the hook says."""
+    cause = (error.__cause__ if isinstance(error, HookFailed) else None) or error
+    return str(cause) or type(cause).__name__
+
+
 def _unreachable(error: BaseException) -> NodeUnreachable:
-    told = NodeUnreachable(str(error) or type(error).__name__)
+    told = NodeUnreachable(_reason(error))
     told.__cause__ = error
     return told

@@ -249,9 +249,13 @@ class FaultProxy:
             self.port = int(self._server.sockets[0].getsockname()[1])
 
     async def _unlisten(self) -> None:
-        if self._server is not None:
-            self._server.close()
-            self._server = None
+        """Listen no more; what was accepted just now begins first: asyncio loses connections that find no server."""
+        server, self._server = self._server, None
+        if server is not None:
+            for listener in server.sockets:
+                asyncio.get_running_loop().remove_reader(listener.fileno())
+            await _turns()
+            server.close()
 
     async def _clear(self) -> None:
         self.weather = _Weather()
@@ -263,8 +267,9 @@ class FaultProxy:
         await self._unlisten()
         for task in self._dials:
             task.cancel()
+        await asyncio.gather(*self._dials, return_exceptions=True)
         await self._each(_Link.cut)
-        await asyncio.sleep(0)
+        await _turns()
 
     async def _each(self, action: Callable[[_Link], None]) -> None:
         for link in list(self._links):
@@ -285,6 +290,11 @@ class FaultProxy:
             step.close()
             raise RuntimeError("the proxy is not started")
         return asyncio.run_coroutine_threadsafe(step, self._loop).result()
+
+
+async def _turns() -> None:
+    for _ in range(5):
+        await asyncio.sleep(0)
 
 
 class BlackHole:

@@ -24,6 +24,7 @@ STOREYS = {
     "errors": 0,
     "settings": 0,
     "dsn": 0,
+    "tls": 0,
     "query_metadata": 0,
     "observe": 0,
     "stats": 0,

@@ -138,13 +138,18 @@ def test_every_known_word_is_taken_or_refused_by_name() -> None:
         "min_size",
         "options",
         "query_metadata_cache_size",
+        "ssl_server_name",
+        "sslcert",
+        "sslcrl",
+        "sslpassword",
+        "sslrootcert",
         "statement_cache_size",
         "topology_update_interval",
     }
 
 
 @pytest.mark.parametrize(
-    "word", ["sslrootcert=f", "topology_keys=a.b.c", "passfile=f", "service=s", "load_balance=only-rr"]
+    "word", ["sslnegotiation=direct", "topology_keys=a.b.c", "passfile=f", "service=s", "load_balance=only-rr"]
 )
 def test_words_whose_time_has_not_come_are_refused(word: str) -> None:
     """They are known, and say so, instead of doing nothing."""

@@ -73,8 +73,13 @@ class _Door(asyncio.Protocol):
         self.hold(self._proxy.weather.frozen)
 
     def data_received(self, data: bytes) -> None:
-        if self._inside is None and self._proxy.weather.mute:
-            return
+        weather = self._proxy.weather
+        if self._inside is not None or not (weather.mute or weather.delay):
+            self._hear(data)
+        elif not weather.mute:
+            asyncio.get_running_loop().call_later(weather.delay, self._hear, data)
+
+    def _hear(self, data: bytes) -> None:
         if self._session is not None:
             data = self._decrypted(self._session, data)
         if self._inside is not None:
@@ -106,7 +111,7 @@ class _Door(asyncio.Protocol):
         refusal = self._front.refusal(packet, encrypted=encrypted)
         if refusal is not None:
             self._outward().write(refusal)
-            self.transport.close()
+            asyncio.get_running_loop().call_later(self._proxy.weather.delay, self.transport.close)
         elif opening != "SSLRequest":
             self._let_in()
         elif self._front.stall != "answer":
@@ -117,9 +122,20 @@ class _Door(asyncio.Protocol):
         if not word:
             transport.close()
             return
-        transport.write(word)
+        self._say(word)
         if word == b"S" and self._front.context is not None and self._front.stall is None:
-            self._session = TlsSession(self._front, self._front.context, transport.write)
+            self._session = TlsSession(self._front, self._front.context, self._say)
+
+    def _say(self, data: bytes) -> None:
+        delay = self._proxy.weather.delay
+        if self._inside is None and delay:
+            asyncio.get_running_loop().call_later(delay, self._write, data)
+        else:
+            self._write(data)
+
+    def _write(self, data: bytes) -> None:
+        if self.transport is not None and not self.transport.is_closing():
+            self.transport.write(data)
 
     def _let_in(self) -> None:
         self._proxy.left(self)

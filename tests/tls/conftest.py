@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import ExitStack
 from typing import Any
@@ -66,3 +67,4 @@ async def dial(server: PostgresServer) -> AsyncIterator[Dial]:
     yield connect
     for connection in opened:
         connection.terminate()
+    await asyncio.sleep(0)  # their sockets are closed in the loop's next turn

@@ -148,13 +148,18 @@ def test_every_known_word_is_taken_or_refused_by_name() -> None:
         "passfile",
         "query_metadata_cache_size",
         "servicefile",
+        "ssl_server_name",
+        "sslcert",
+        "sslcrl",
+        "sslpassword",
+        "sslrootcert",
         "statement_cache_size",
         "tcp_user_timeout",
         "topology_update_interval",
     }
 
 
-@pytest.mark.parametrize("word", ["sslrootcert=f", "topology_keys=a.b.c", "hostaddr=1", "load_balance=only-rr"])
+@pytest.mark.parametrize("word", ["sslnegotiation=direct", "topology_keys=a.b.c", "hostaddr=1", "load_balance=only-rr"])
 def test_words_whose_time_has_not_come_are_refused(word: str) -> None:
     """They are known, and say so, instead of doing nothing."""
     assert of_dsn(f"postgresql://h?{word}") == (f"'{word.partition('=')[0]}' is not supported yet",)

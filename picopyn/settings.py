@@ -302,7 +302,7 @@ def _keepalive(number: Callable[[str], Any]) -> Callable[[str], Any]:
 
 
 def _milliseconds_or_text(text: str) -> Any:
-    """libpq counts this one in milliseconds."""
+    """Libpq counts this one in milliseconds."""
     try:
         return float(text) / 1000 or None
     except ValueError:

@@ -20,8 +20,8 @@ from picopyn.engine.cluster import Cluster
 from picopyn.engine.executor import Executor
 from picopyn.engine.journal import Journal
 from picopyn.engine.request import Request
-from picopyn.engine.runtime import Leftovers
 from picopyn.engine.route_table import RouteTable
+from picopyn.engine.runtime import Leftovers
 from picopyn.observe import Event, Publisher
 from picopyn.query_metadata import PreparedStatementMetadata
 from picopyn.routing.plan import Role

@@ -479,8 +479,10 @@ class Pool:
         if self._state is _State.INHERITED:
             raise UsageError("the pool was opened in another process, before a fork; make and open one in this process")
         if self._loop is not None and asyncio._get_running_loop() is not self._loop:
-            state = "closed" if self._loop.is_closed() else "other"
-            raise UsageError(f"the pool was opened in an event loop that is {state}; make and open one in this loop")
+            state = "is closed" if self._loop.is_closed() else "is another one"
+            raise UsageError(
+                f"the pool works only in the event loop that opened it, which {state}; open one in this loop"
+            )
 
     def disown(self) -> None:
         """In a child process, called by itself right after the fork: the pool stays the parent's and refuses here."""

@@ -93,7 +93,7 @@ SETTING = {"dbname": "database"}
 places = st.sets(st.sampled_from(["string", "service", "environment"]), min_size=1)
 
 
-@given(st.fixed_dictionaries({word: places for word in ("host", "port", *WORDS)}))
+@given(st.fixed_dictionaries(dict.fromkeys(("host", "port", *WORDS), places)))
 def test_the_nearest_place_wins_word_by_word(given_in: dict[str, set[str]]) -> None:
     """String before service before environment, for every word and every combination of places."""
 

@@ -6,6 +6,7 @@ nothing about calls.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable
 from random import Random
@@ -102,10 +103,8 @@ class ControlPlane:
         self.tracker.trigger()
 
     async def close(self) -> None:
-        """End everything; the source and the metadata service close their connections."""
-        await self.tracker.stop()
-        await self.metadata.stop()
-        await self._finder.close()
+        """End everything; the source and the metadata service close their connections, each in its own time."""
+        await asyncio.gather(self.tracker.stop(), self.metadata.stop(), self._finder.close())
         self._reach.terminate()
 
     def terminate(self) -> None:
@@ -137,12 +136,13 @@ class ControlPlane:
     def _adopt(self, snapshot: TopologySnapshot) -> None:
         if self._cluster is None or self._executor is None:
             return
-        diff, self._seen = difference(self._seen, snapshot), snapshot
+        before, self._seen = self._seen, snapshot
+        diff = difference(before, snapshot)
         if diff.empty:
             self._cluster.confirm(snapshot)
             return
         self._cluster.adopt(snapshot)
-        moved = frozenset(uuid for uuid, (old, _) in diff.leaders.items() if old is not None)
+        moved = frozenset(uuid for uuid in diff.leaders if before.replicaset(uuid) is not None)
         if moved:
             self._executor.leaders_moved(moved)
         self._tell(diff, snapshot)

@@ -17,7 +17,7 @@ from random import Random
 from types import TracebackType
 from typing import Any
 
-from picopyn.asynchronous import fork
+from picopyn.asynchronous import fork, tls
 from picopyn.asynchronous.acquired import AcquiredConnection, Acquiring, no_transactions
 from picopyn.asynchronous.config_files import PasswordFile, read_file
 from picopyn.asynchronous.connection import Connection
@@ -87,6 +87,7 @@ class Pool:
         named = named_dialect(self._settings.dialect)
         if named is not None:
             refuse_unsupported(self._settings, named)
+        self._security = tls.prepare(self._settings)
         self._default_role = Role(self._settings.role or "leader")
         self._state = _State.NEW
         self._is_atomic = False
@@ -146,8 +147,7 @@ class Pool:
         deadline = self._cluster.runtime.now() + grace
         self._executor.closed = True
         try:
-            await self._control.close()
-            await self._cluster.close(deadline)
+            await asyncio.gather(self._close_control(deadline), self._cluster.close(deadline))
             await self._sessions.cancel_requests.settle(deadline)
         except BaseException:
             self._drop_everything()
@@ -447,11 +447,15 @@ class Pool:
     ) -> Request:
         if self._state is not _State.OPEN or asyncio._get_running_loop() is not self._loop:
             self._check_open()
+        explicit = timeout is not None
         if timeout is None:
             timeout = self._settings.command_timeout
         deadline = None if timeout is None else self._deadline(timeout)
         asked_role = self._default_role if role is None else self._role(role)
-        return Request(method, query, args, asked_role, timeout, deadline, idempotent)
+        request = Request(method, query, args, asked_role, timeout, deadline, idempotent)
+        if not explicit:
+            request.patience = None
+        return request
 
     async def _acquire(
         self, timeout: float | None, place: Place, origin: traceback.StackSummary | None
@@ -498,7 +502,8 @@ class Pool:
 
     async def _connect(self) -> None:
         settings, rng = self._settings, self._rng
-        make_dialer = functools.partial(Dialer, settings, passwords=PasswordFile(settings.passfile))
+        passwords = PasswordFile(settings.passfile)
+        make_dialer = functools.partial(Dialer, settings, passwords=passwords, security=self._security)
         first = await introduce(settings, make_dialer, rng)
         dialer, dialect = first.dialer, first.dialect
         self._is_atomic = Capability.TRANSACTIONS in dialect.capabilities
@@ -527,10 +532,17 @@ class Pool:
             try:
                 await cluster.changes.wait(deadline)
             except TimeoutError:
-                health = {node.address: cluster.health.of(node.uuid) for node in cluster.snapshot.nodes()}
-                reasons = {address: state.reason or "no answer yet" for address, state in health.items()}
+                reasons = {pool.node.address: pool.trouble or "no answer yet" for pool in cluster.pools}
                 what = "no node of the cluster can be connected to" if reasons else "the topology lists no usable node"
                 raise NoNodeAvailable(what, reasons) from None
+
+    async def _close_control(self, deadline: float) -> None:
+        """Say goodbye to the servers that were asked about the cluster; one that hangs has the grace, no more."""
+        try:
+            async with asyncio.timeout_at(deadline):
+                await self._control.close()
+        except TimeoutError:
+            self._control.terminate()
 
     def _drop_everything(self) -> None:
         for part in ("_executor", "_control", "_cluster", "_reach", "_sessions"):

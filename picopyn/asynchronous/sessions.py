@@ -72,6 +72,8 @@ class Sessions:
             HookFailed: The hook failed; the connection is closed.
         """
         address = node.host, node.port
+        if purpose is Purpose.PROBE:
+            return await self._dialer.dial(address, purpose)
         connection = self._reach.plain(address) or await self._dialer.dial(address, purpose)
         connection.on_abandoned = self.cancel_requests.see_off
         if self._hook is not None:

@@ -24,6 +24,7 @@ class Purpose(Enum):
     TOPOLOGY = "topology"
     METADATA = "statement metadata"
     LEADER_QUESTION = "leader question"
+    PROBE = "node probe"
 
 
 class Capability(Enum):
@@ -120,6 +121,11 @@ class Dialect(Protocol):
     @property
     def key_hash(self) -> KeyHash:
         """How keys become buckets."""
+        ...
+
+    @property
+    def probe_question(self) -> str:
+        """A text that every living server answers at once, without parameters, however busy it is."""
         ...
 
     def startup_options(self, purpose: Purpose) -> Mapping[str, str]:

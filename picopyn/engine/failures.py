@@ -5,7 +5,6 @@ No parameter value and no secret gets into a text here.
 
 from __future__ import annotations
 
-from picopyn.engine.node_pool import NodePool
 from picopyn.engine.request import Request
 from picopyn.errors import (
     AcquireTimeout,
@@ -14,6 +13,7 @@ from picopyn.errors import (
     Fault,
     NoNodeAvailable,
     OutcomeUnknown,
+    TooManyWaiting,
     WriteLost,
     WriteTimeout,
 )
@@ -52,7 +52,9 @@ def held_lost(name: str, node: Node, error: Exception, *, uncertain: bool) -> Co
     return ConnectionLost(text)
 
 
-def outcome_unknown(request: Request, node: Node, error: Exception, broke: Fault | None) -> OutcomeUnknown:
+def outcome_unknown(
+    request: Request, node: Node, error: Exception, broke: Fault | None, ended: str | None = None
+) -> OutcomeUnknown:
     """A statement that must not be repeated failed in a way that leaves open whether it happened.
 
     Args:
@@ -60,10 +62,13 @@ def outcome_unknown(request: Request, node: Node, error: Exception, broke: Fault
         node: Where it was sent.
         error: What happened.
         broke: What that means for the connection; None when it is the server who said so.
+        ended: Why we dropped the connection ourselves, in words that follow "since"; None when we did not.
     """
     advice = "Look before you repeat it, or declare the call idempotent=True"
     if broke is not None:
-        text = f"the connection to {node.name} ({node.address}) broke after {request.called}() had sent its statement"
+        what = "broke" if ended is None else "was dropped"
+        text = f"the connection to {node.name} ({node.address}) {what} after {request.called}() had sent its statement"
+        text += "" if ended is None else f", since {ended}"
         return request.annotate(WriteLost(f"{text}; it may have taken effect. {advice}"))
     text = f"{request.called}() at {node.name} ({node.address}) failed on its way to another node"
     return request.annotate(OutcomeUnknown(f"{text}; it may have taken effect, or a part of it. {advice}"))
@@ -81,14 +86,10 @@ def not_acquired(
     return request.annotate(AcquireTimeout(f"{text}; nothing was sent. Allow more time, or look at the cluster"))
 
 
-def busy(pool: NodePool) -> str:
-    """What a call waited for that got no connection of a node pool, in words."""
-    slots, node = pool.slots, pool.node
-    if slots.opening:
-        state = f"{len(slots.held)} are in use and {slots.opening} are being opened"
-    else:
-        state = f"all {len(slots.held)} are in use"
-    return f"a free connection to {node.name} ({node.address}): {state}, and {len(slots.waiters)} more calls wait"
+def too_many_waiting(request: Request, node: Node, state: str) -> TooManyWaiting:
+    """As many calls wait for a node as may."""
+    text = f"{request.called}() was refused: at {node.name} ({node.address}) {state}, and no more may"
+    return request.annotate(TooManyWaiting(f"{text}; nothing was sent. Raise max_waiting or max_size, or send less"))
 
 
 def awaited(plan: Plan, snapshot: TopologySnapshot) -> str:

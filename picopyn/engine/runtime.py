@@ -45,6 +45,14 @@ class Link(Protocol):
         """Drop the connection at once; a call in flight on it ends with an error."""
         ...
 
+    def requests(self) -> int:
+        """How many requests were made on it so far; a further one means that the one before has ended."""
+        ...
+
+    def silence(self) -> float | None:
+        """Seconds since the last byte came from the server, as the kernel knows; None where it does not tell."""
+        ...
+
     def forget_statements(self) -> None:
         """Prepare every statement again at its next use."""
         ...

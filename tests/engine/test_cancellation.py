@@ -164,7 +164,7 @@ async def test_accounts_are_exact_after_a_cancellation_at_any_await(step: Step) 
                 assert not slots.held, state
                 assert not slots.waiters, state
                 assert not slots.opening, state
-                alive = {link for link in world.servers[pool.node.uuid].links if not link.closed}
+                alive = {link for link in world.servers[pool.node.uuid].for_callers if not link.closed}
                 assert set(slots.idle) == alive, state
             assert not world.cluster.changes.waiting, where
             assert not world.executor.flights.suspects(frozenset({"r1", "r2"})), where

@@ -48,7 +48,7 @@ class PostgresDialect:
         return _NO_KEYS
 
     @property
-    def probe_text(self) -> str:
+    def probe_question(self) -> str:
         """The text that a living server answers at once, whatever the state of its databases."""
         return "SELECT 1"
 

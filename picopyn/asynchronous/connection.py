@@ -1,7 +1,7 @@
 """One connection to one node: asyncpg's connection, with notices that arrive in time.
 
 What leans on asyncpg's internals stands in this file, guarded by `tests/asynchronous/test_connection.py`: the hook for
-server messages, the statement cache, the closing of outdated statements, and the look-up of types.
+server messages, the statement cache, the closing of outdated statements, the count of requests, the look-up of types.
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ from collections.abc import Callable, Collection, Sequence
 from types import SimpleNamespace
 from typing import Any
 
-import asyncpg
-
 from picopyn.asynchronous.buffered import put_in_front
 from picopyn.asynchronous.known_types import known_arrays
+from picopyn.asynchronous.last_byte import seconds_since_last_byte
+from picopyn.asynchronous.lendable import LendableConnection
 
 #: Stands for the statement of a look-up that was not needed: it has a name, so it has replaced no unnamed one.
 _NOT_ASKED = SimpleNamespace(name="-")
 
 
-class Connection(asyncpg.Connection):
+class Connection(LendableConnection):
     """A connection with asyncpg's whole surface: `fetch`, `fetchrow`, `fetchval`, `execute`, `prepare`, `close`, ….
 
     Four things differ. A notice is delivered to `on_notice` synchronously, before the request that caused it completes
@@ -64,6 +64,16 @@ class Connection(asyncpg.Connection):
             Whether it does from now on.
         """
         return put_in_front(getattr(self, "_transport", None), getattr(self, "_protocol", None))
+
+    def requests(self) -> int:
+        """How many requests were made on it so far; a further one means that the one before has ended."""
+        protocol = getattr(self, "_protocol", None)
+        return -1 if protocol is None else int(protocol.queries_count)
+
+    def silence(self) -> float | None:
+        """Seconds since the last byte came from the server, as the kernel knows; None where it does not tell."""
+        transport = getattr(self, "_transport", None)
+        return None if transport is None or self.is_closed() else seconds_since_last_byte(transport)
 
     def forget_statements(self) -> None:
         """Prepare every statement again at its next use; those at the server are closed with the next one."""

@@ -136,12 +136,13 @@ class ControlPlane:
     def _adopt(self, snapshot: TopologySnapshot) -> None:
         if self._cluster is None or self._executor is None:
             return
-        diff, self._seen = difference(self._seen, snapshot), snapshot
+        before, self._seen = self._seen, snapshot
+        diff = difference(before, snapshot)
         if diff.empty:
             self._cluster.confirm(snapshot)
             return
         self._cluster.adopt(snapshot)
-        moved = frozenset(uuid for uuid, (old, _) in diff.leaders.items() if old is not None)
+        moved = frozenset(uuid for uuid in diff.leaders if before.replicaset(uuid) is not None)
         if moved:
             self._executor.leaders_moved(moved)
         self._tell(diff, snapshot)

@@ -10,36 +10,41 @@ import asyncio
 import functools
 import logging
 import os
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+import traceback
+from collections.abc import Iterable, Sequence
 from enum import Enum
 from random import Random
 from types import TracebackType
 from typing import Any
 
-from picopyn.asynchronous.acquired import AcquiredConnection, Acquiring
+from picopyn.asynchronous import fork
+from picopyn.asynchronous.acquired import AcquiredConnection, Acquiring, no_transactions
 from picopyn.asynchronous.config_files import PasswordFile, read_file
 from picopyn.asynchronous.connection import Connection
 from picopyn.asynchronous.control_plane import ControlPlane
-from picopyn.asynchronous.dialect_detection import introduce
+from picopyn.asynchronous.dialect_detection import introduce, named_dialect
 from picopyn.asynchronous.reach import Reach
 from picopyn.asynchronous.runtime import AsyncioRuntime
+from picopyn.asynchronous.sessions import Sessions, refuse_unsupported
+from picopyn.asynchronous.transaction import PoolTransaction
 from picopyn.asynchronous.transport import Dialer
-from picopyn.dialects.base import Capability, Purpose
+from picopyn.dialects.base import Capability
 from picopyn.engine.cluster import Cluster
 from picopyn.engine.executor import Executor
 from picopyn.engine.explain import explain
 from picopyn.engine.journal import Journal
-from picopyn.engine.node_pool import HookFailed, NodePool
+from picopyn.engine.place import Place
 from picopyn.engine.request import EXECUTEMANY, EXECUTEMANY_FRESHLY, Request
 from picopyn.engine.route_table import RouteTable
 from picopyn.engine.statistics import pool_stats
-from picopyn.errors import ConfigError, NoNodeAvailable, PoolClosed, UsageError
+from picopyn.errors import ConfigError, NoNodeAvailable, NotSupported, PoolClosed, UsageError
 from picopyn.observe import Publisher
 from picopyn.routing.explanation import RouteExplanation
 from picopyn.routing.plan import Role
+from picopyn.routing.sharding import ShardingKey
 from picopyn.settings import PoolSettings
 from picopyn.stats import Counters, PoolStats
-from picopyn.topology import Node, TopologySnapshot
+from picopyn.topology import TopologySnapshot
 
 _LOG = logging.getLogger("picopyn.asynchronous.pool")
 
@@ -52,6 +57,7 @@ class _State(Enum):
     OPENING = "opening"
     OPEN = "open"
     CLOSED = "closed"
+    INHERITED = "inherited from another process"
 
 
 class Pool:
@@ -78,11 +84,15 @@ class Pool:
         self._settings = settings or PoolSettings.from_dsn(
             dsn or "", environment=os.environ, read_file=read_file, **options
         )
+        named = named_dialect(self._settings.dialect)
+        if named is not None:
+            refuse_unsupported(self._settings, named)
         self._default_role = Role(self._settings.role or "leader")
         self._state = _State.NEW
         self._is_atomic = False
         self._rng = Random()
-        self._dialer: Dialer
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._sessions: Sessions
         self._reach: Reach
         self._control: ControlPlane
         self._journal: Journal
@@ -102,12 +112,16 @@ class Pool:
             NoNodeAvailable: No seed answered; it lists each with its reason.
             PoolClosed: The pool was closed before.
         """
+        if self._state is not _State.NEW:
+            self._check_place()
         if self._state is _State.CLOSED:
             raise PoolClosed("the pool was closed; make a new one")
         if self._state is _State.OPENING:
             raise UsageError("open() is running already")
         if self._state is _State.NEW:
             self._state = _State.OPENING
+            self._loop = asyncio.get_running_loop()
+            fork.watch(self)
             try:
                 await self._connect()
             except BaseException:
@@ -123,6 +137,8 @@ class Pool:
         Args:
             grace: How long running calls and borrowers may take (seconds).
         """
+        if self._state is _State.INHERITED:
+            return
         if self._state is not _State.OPEN:
             self._state = _State.CLOSED
             return
@@ -131,12 +147,15 @@ class Pool:
         self._executor.closed = True
         try:
             await asyncio.gather(self._close_control(deadline), self._cluster.close(deadline))
+            await self._sessions.cancel_requests.settle(deadline)
         except BaseException:
             self._drop_everything()
             raise
 
     def terminate(self) -> None:
         """Drop everything at once; calls in flight end with an error. Safe at any time."""
+        if self._state is _State.INHERITED:
+            return
         was_open, self._state = self._state is _State.OPEN, _State.CLOSED
         if was_open:
             self._drop_everything()
@@ -280,23 +299,87 @@ class Pool:
         method = EXECUTEMANY if self._is_atomic else EXECUTEMANY_FRESHLY
         await self._executor.run(self._request(method, query, (rows,), timeout, role, idempotent))
 
-    def acquire(self, *, timeout: float | None = None) -> Acquiring:
-        """Borrow a connection to a node chosen by load: `async with pool.acquire() as connection`.
+    def acquire(
+        self,
+        *,
+        timeout: float | None = None,
+        role: str | None = None,
+        node: str | None = None,
+        key: ShardingKey | None = None,
+    ) -> Acquiring:
+        """Borrow a connection: `async with pool.acquire() as connection`, or `await` it and `release` it.
 
         What runs on it is not routed. Prefer the pool's own methods.
 
         Args:
             timeout: Longest wait (seconds); None: `acquire_timeout`.
-        """
-        return Acquiring(functools.partial(self._acquire, timeout))
-
-    async def release(self, connection: AcquiredConnection) -> None:
-        """Give back a connection that was acquired with `await`.
+            role: Which nodes will do, `"leader"` or `"prefer_leader"`; None: the pool's role if it was given one, else
+                any node. Among them the load decides.
+            node: Name, uuid or address (`host:port`) of the one node.
+            key: A key whose owner it shall lead to.
 
         Raises:
-            UsageError: It was given back before.
+            AcquireTimeout: None became available in time.
+            NoNodeAvailable: No node can be reached, or the topology knows no such node.
+            PoolClosed: The pool is closed.
+            UsageError: What was asked for contradicts itself, or the key cannot be hashed.
         """
+        asked = role if role is not None or node is not None else self._settings.role
+        place = Place(None if asked is None else self._role(asked), node, key)
+        debug = self._settings.debug or (self._loop is not None and self._loop.get_debug())
+        origin = traceback.StackSummary.from_list(traceback.extract_stack()[:-1]) if debug else None
+        return Acquiring(functools.partial(self._acquire, timeout, place, origin))
+
+    async def release(self, connection: AcquiredConnection, *, timeout: float | None = None) -> None:
+        """Give back a connection that was acquired with `await`.
+
+        Nothing is waited for. A transaction that is still open is rolled back, by closing the connection. Where
+        sessions have a state, it is cleared in the background before somebody else gets the connection (see `reset` in
+        the settings).
+
+        Args:
+            connection: What `acquire` gave.
+            timeout: Taken for the sake of asyncpg's signature.
+
+        Raises:
+            UsageError: It was given back before, or belongs to another pool.
+        """
+        if not isinstance(connection, AcquiredConnection) or connection._pool is not self:
+            raise UsageError(f"{type(connection).__name__} was not acquired from this pool")
         connection.release()
+
+    def transaction(
+        self,
+        *,
+        isolation: str | None = None,
+        readonly: bool = False,
+        deferrable: bool = False,
+        timeout: float | None = None,
+        role: str | None = None,
+        node: str | None = None,
+        key: ShardingKey | None = None,
+    ) -> PoolTransaction:
+        """A connection in a transaction: `async with pool.transaction() as connection`.
+
+        It is committed at the end of the block, rolled back when the block ends with an error, and given back.
+
+        Args:
+            isolation: `"serializable"`, `"repeatable_read"`, `"read_uncommitted"` or `"read_committed"`.
+            readonly: It only reads.
+            deferrable: It may wait for a snapshot that needs no checks.
+            timeout: As for `acquire`, like the rest.
+            role: See `acquire`.
+            node: See `acquire`.
+            key: See `acquire`.
+
+        Raises:
+            NotSupported: The server has no transactions (Picodata).
+        """
+        self._check_open()
+        if not self._is_atomic:
+            raise NotSupported(no_transactions("transaction"))
+        acquiring = self.acquire(timeout=timeout, role=role, node=node, key=key)
+        return PoolTransaction(acquiring, {"isolation": isolation, "readonly": readonly, "deferrable": deferrable})
 
     # looking inside
 
@@ -361,26 +444,25 @@ class Pool:
         role: str | None,
         idempotent: bool | None,
     ) -> Request:
-        if self._state is not _State.OPEN:
+        if self._state is not _State.OPEN or asyncio._get_running_loop() is not self._loop:
             self._check_open()
+        explicit = timeout is not None
         if timeout is None:
             timeout = self._settings.command_timeout
         deadline = None if timeout is None else self._deadline(timeout)
         asked_role = self._default_role if role is None else self._role(role)
-        return Request(method, query, args, asked_role, timeout, deadline, idempotent)
+        request = Request(method, query, args, asked_role, timeout, deadline, idempotent)
+        if not explicit:
+            request.patience = None
+        return request
 
-    async def _acquire(self, timeout: float | None) -> AcquiredConnection:
+    async def _acquire(
+        self, timeout: float | None, place: Place, origin: traceback.StackSummary | None
+    ) -> AcquiredConnection:
         self._check_open()
         deadline = None if timeout is None else self._deadline(timeout)
-        request = Request("acquire", "", (), self._default_role, timeout, deadline, None)
-        pool, link = await self._executor.acquire(request)
-        return AcquiredConnection(link, pool.node, functools.partial(self._give_back, pool))
-
-    def _give_back(self, pool: NodePool, link: Any, sound: bool) -> None:
-        if sound:
-            self._executor.give(pool, link)
-        else:
-            pool.drop(link, "state_unknown")
+        request = Request("acquire", "", (), place.role or self._default_role, timeout, deadline, None)
+        return AcquiredConnection(await self._executor.acquire(request, place), self, origin)
 
     def _deadline(self, timeout: float) -> float:
         if not timeout > 0:
@@ -395,9 +477,23 @@ class Pool:
         except ValueError:
             raise ConfigError(f"role must be 'leader' or 'prefer_leader', not {role!r}") from None
 
+    def _check_place(self) -> None:
+        """Refuse another process and another event loop: sockets and waiting calls belong to where they were made."""
+        if self._state is _State.INHERITED:
+            raise UsageError("the pool was opened in another process, before a fork; make and open one in this process")
+        if self._loop is not None and asyncio._get_running_loop() is not self._loop:
+            state = "closed" if self._loop.is_closed() else "other"
+            raise UsageError(f"the pool was opened in an event loop that is {state}; make and open one in this loop")
+
+    def disown(self) -> None:
+        """In a child process, called by itself right after the fork: the pool stays the parent's and refuses here."""
+        if self._state in (_State.OPENING, _State.OPEN):
+            self._state = _State.INHERITED
+
     def _check_open(self) -> None:
         if self._state is _State.CLOSED:
             raise PoolClosed("the pool is closed")
+        self._check_place()
         if self._state is not _State.OPEN:
             raise UsageError("the pool is not open yet: use `async with pool` or `await pool.open()`")
 
@@ -405,11 +501,13 @@ class Pool:
         settings, rng = self._settings, self._rng
         make_dialer = functools.partial(Dialer, settings, passwords=PasswordFile(settings.passfile))
         first = await introduce(settings, make_dialer, rng)
-        self._dialer, dialect = first.dialer, first.dialect
+        dialer, dialect = first.dialer, first.dialect
         self._is_atomic = Capability.TRANSACTIONS in dialect.capabilities
         seeds, timeout = [(endpoint.host, endpoint.port or 0) for endpoint in first.endpoints], settings.connect_timeout
-        self._reach = Reach(self._dialer, dialect, seeds, timeout, lambda: control.snapshot, rng, first.connection)
-        runtime = AsyncioRuntime(self._open_connection)
+        self._reach = Reach(dialer, dialect, seeds, timeout, lambda: control.snapshot, rng, first.connection)
+        refuse_unsupported(settings, dialect)
+        self._sessions = Sessions(settings, dialer, self._reach)
+        runtime = AsyncioRuntime(self._sessions.open, self._sessions.restore)
         self._journal = journal = Journal(Counters(), Publisher(settings.on_event), runtime.now)
         self._control = control = ControlPlane(settings, dialect, self._reach, journal.publisher, runtime.now, rng)
         self._cluster = cluster = Cluster(
@@ -435,29 +533,15 @@ class Pool:
                 raise NoNodeAvailable(what, reasons) from None
 
     async def _close_control(self, deadline: float) -> None:
+        """Say goodbye to the servers that were asked about the cluster; one that hangs has the grace, no more."""
         try:
             async with asyncio.timeout_at(deadline):
                 await self._control.close()
         except TimeoutError:
             self._control.terminate()
 
-    async def _open_connection(self, node: Node, purpose: Purpose) -> Any:
-        address = node.host, node.port
-        connection = self._reach.plain(address) or await self._dialer.dial(address, purpose)
-        hook: Callable[[Any], Awaitable[None]] | None = self._settings.after_connect
-        if hook is not None:
-            try:
-                async with asyncio.timeout(self._settings.connect_timeout):
-                    await hook(connection)
-            except BaseException as error:
-                connection.terminate()
-                if isinstance(error, Exception):
-                    raise HookFailed from error
-                raise
-        return connection
-
     def _drop_everything(self) -> None:
-        for part in ("_executor", "_control", "_cluster", "_reach"):
+        for part in ("_executor", "_control", "_cluster", "_reach", "_sessions"):
             owner = getattr(self, part, None)
             if isinstance(owner, Executor):
                 owner.closed = True

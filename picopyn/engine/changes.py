@@ -26,7 +26,7 @@ class Changes:
         self.looks = 0
         self.eager: set[Waiter[None]] = set()
         self._runtime = runtime
-        self._waiting: set[Waiter[None]] = set()
+        self._waiting: dict[Waiter[None], None] = {}
 
     @property
     def waiting(self) -> int:
@@ -34,8 +34,8 @@ class Changes:
         return len(self._waiting)
 
     def ring(self) -> None:
-        """Something changed: wake everybody who waits."""
-        waiting, self._waiting = self._waiting, set()
+        """Something changed: wake everybody who waits, in the order of asking."""
+        waiting, self._waiting = self._waiting, {}
         for waiter in waiting:
             waiter.wake(None)
 
@@ -51,11 +51,11 @@ class Changes:
             TimeoutError: The deadline passed.
         """
         waiter = self._runtime.waiter()
-        self._waiting.add(waiter)
+        self._waiting[waiter] = None
         pauses, self.eager = self.eager, set()
         for pause in pauses:
             pause.wake(None)
         try:
             await waiter.wait(deadline)
         finally:
-            self._waiting.discard(waiter)
+            self._waiting.pop(waiter, None)

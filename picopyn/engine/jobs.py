@@ -7,9 +7,6 @@ from typing import Any
 
 from picopyn.engine.runtime import Job, Runtime
 
-#: How long jobs that were told to end may take for it (seconds).
-MOMENT = 0.25
-
 
 class Jobs:
     """Jobs that end with their owner.
@@ -28,13 +25,15 @@ class Jobs:
         self._runtime = runtime
         self._jobs: set[Job] = set()
 
-    def spawn(self, job: Coroutine[Any, Any, None], name: str) -> None:
-        """Start a job."""
+    def spawn(self, job: Coroutine[Any, Any, None], name: str) -> Job | None:
+        """Start a job; None when jobs are over."""
         if self.closed:
             job.close()
-            return
+            return None
         self._jobs = {known for known in self._jobs if not known.done()}
-        self._jobs.add(self._runtime.spawn(job, name))
+        started = self._runtime.spawn(job, name)
+        self._jobs.add(started)
+        return started
 
     def cancel(self) -> None:
         """Tell all jobs to end."""
@@ -42,7 +41,6 @@ class Jobs:
         for job in self._jobs:
             job.cancel()
 
-    async def end(self) -> None:
-        """Tell all jobs to end, and wait a moment until they have."""
-        self.cancel()
-        await self._runtime.settle(self._jobs, self._runtime.now() + MOMENT)
+    async def settle(self, deadline: float) -> None:
+        """Wait until they have ended, at most until the deadline."""
+        await self._runtime.settle(self._jobs, deadline)

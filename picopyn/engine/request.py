@@ -27,7 +27,8 @@ class Request:
         idempotent: The caller's word on whether it may be sent twice; None when he did not say.
         timeout: The caller's limit for the whole call in seconds, or None.
         deadline: End of the call on the runtime's clock, or None.
-        patience: Until when it may wait for a connection; set at its first wait where there is no deadline.
+        patience: Until when it may wait to be sent; the deadline where the caller named a timeout, else set at its
+            first wait.
         sent: Attempts that reached a server.
         asked: The server was asked about the text while a leader was missing.
         losses: Attempts whose connection broke.

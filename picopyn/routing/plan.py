@@ -145,12 +145,27 @@ class Planner:
             return self.for_bucket(tier, next(iter(owners.values())), role, read, "key_set")
         return self.spread(tier)
 
-    def anywhere(self) -> Plan:
-        """Plan a call that every node can answer by itself: the least loaded, then the others."""
+    def anywhere(self, role: Role | None = None) -> Plan:
+        """Plan a call that every node can answer by itself: the least loaded, then the others.
+
+        Args:
+            role: `LEADER`: only leaders will do; `PREFER_LEADER`: they come first; None: no difference.
+        """
+        if role is not None:
+            return self._by_role(role)
         if self._uuids and self._health.all_up:
             first = lightest(self._uuids, self._load, self._rng)
             return self._anywhere.get(first) or self._from(first)
         return self._among(self.snapshot.nodes(), "any", direct=True)
+
+    def _by_role(self, role: Role) -> Plan:
+        leaders = self._among(self._leaders(None), "any", direct=True)
+        if role is Role.LEADER:
+            return leaders
+        others = [node for node in self.snapshot.nodes() if node not in self._leaders(None)]
+        rest = self._among(others, "any", direct=True)
+        both = leaders.candidates + rest.candidates
+        return Plan(both, "any", direct=True) if both else leaders
 
     def spread(self, tier: str | None, reason: str = "spread") -> Plan:
         """Plan a call that the receiving node will forward, on a tier, or on any tier when that is not known."""

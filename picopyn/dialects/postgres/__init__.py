@@ -17,7 +17,7 @@ from picopyn.errors import Fault, NotSupported
 __all__ = ["PostgresDialect"]
 
 _NO_OPTIONS: Final[Mapping[str, str]] = MappingProxyType({})
-_CAPABILITIES: Final = frozenset({Capability.TRANSACTIONS, Capability.CATALOG})
+_CAPABILITIES: Final = frozenset({Capability.TRANSACTIONS, Capability.STATEMENT_TIMEOUT, Capability.CATALOG})
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class PostgresDialect:
         return _NO_KEYS
 
     @property
-    def probe_text(self) -> str:
+    def probe_question(self) -> str:
         """The text that a living server answers at once, whatever the state of its databases."""
         return "SELECT 1"
 

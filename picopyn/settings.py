@@ -17,18 +17,21 @@ from math import isfinite
 from typing import TYPE_CHECKING, Any, Final
 
 from picopyn import dsn as connection_string
-from picopyn.dsn import Dsn, Endpoint
+from picopyn.dsn import LONELY_PORT, Dsn, Endpoint
 from picopyn.errors import ConfigError
 from picopyn.observe import Event
+from picopyn.service_file import ReadFile, with_service
+from picopyn.tls import FILES, SSL_MODES, TLS_VERSIONS, ServerName, contradictions, is_context, is_name
 
 if TYPE_CHECKING:
+    from os import PathLike
     from ssl import SSLContext
 
 #: A password, or what gives it: called for each new connection, plainly or awaited.
 Password = str | Callable[[], str] | Callable[[], Awaitable[str]]
 
 #: Words of `dialect=`, and whether they work yet.
-DIALECTS: Final[Mapping[str, bool]] = {"auto": True, "picodata": True, "postgres": False, "yugabyte": False}
+DIALECTS: Final[Mapping[str, bool]] = {"auto": True, "picodata": True, "postgres": True, "yugabyte": False}
 
 #: Words of `role=`, and whether they work yet.
 ROLES: Final[Mapping[str, bool]] = {
@@ -38,9 +41,6 @@ ROLES: Final[Mapping[str, bool]] = {
     "prefer_replica": False,
     "any": False,
 }
-
-#: Words of `ssl=` and `sslmode=`, as libpq names them.
-SSL_MODES: Final = ("disable", "allow", "prefer", "require", "verify-ca", "verify-full")
 
 #: `target_session_attrs` → the role it asks for; an explicit `role` wins.
 _SESSION_ROLES: Final[Mapping[str, str | None]] = {
@@ -65,10 +65,12 @@ class PoolSettings:
 
     Attributes:
         endpoints: Where to look for the cluster first, in this order.
-        user: User name; None leaves it to the transport.
-        password: Text, or a callable asked for each new connection.
-        database: Name of the database; None leaves it to the transport.
-        dialect: `"auto"`, `"picodata"`, or a dialect value of one's own.
+        user: User name; None: that of the operating system.
+        password: Text, or a callable asked for each new connection; None: the password file is asked.
+        passfile: Name of the password file, read for each new connection; None: there is none.
+        database: Name of the database; None: that of the user.
+        dialect: `"auto"` (the first server that answers says what it is), `"picodata"`, `"postgres"`, or a
+            dialect value of one's own.
         role: Whom calls go to when they do not say: `"leader"`, `"prefer_leader"`; None: the dialect's
             default.
         min_size: Connections kept open to each node, at least 0.
@@ -93,11 +95,30 @@ class PoolSettings:
         keepalives_interval: Time between two questions.
         keepalives_count: Questions without an answer after which the connection counts as lost.
         tcp_user_timeout: Longest time that sent bytes may stay unacknowledged (Linux); None: the system's setting.
-        ssl: None, a bool, one of `SSL_MODES`, or an `ssl.SSLContext`.
+        ssl: What to do about TLS: one of `SSL_MODES`; an `ssl.SSLContext`; None: `"prefer"`; True: `"verify-full"`
+            with the authorities of the system; False: `"disable"`. A keyword `sslmode` is the same.
+        sslrootcert: File of the authorities to trust, or `"system"`.
+        sslcert: File of the client's certificate.
+        sslkey: File of its key; None: it stands in `sslcert`.
+        sslpassword: Opens the key.
+        sslcrl: File of revoked certificates.
+        ssl_min_protocol_version: Oldest version to speak, one of `TLS_VERSIONS`; None: `"TLSv1.2"`.
+        ssl_max_protocol_version: Newest version to speak; None: no limit.
+        ssl_server_name: The name in the servers' certificates where it is not the host that is dialled: a text for
+            all, or a callable from the dialled `(host, port)` to a name, or to None for the host itself.
         application_name: Name under which the server lists the connections; None: not sent.
         options: The start-up key `options`, in the server's own syntax; what the driver needs is added to it.
         server_settings: More start-up keys.
-        after_connect: Awaited with each new connection for callers before it is used.
+        after_connect: Awaited with each new connection for callers before it is used, and again after each reset. What
+            it raises reaches the callers who wait for the connection; the node is not blamed. Also called `init`.
+        after_connect_timeout: Longest time of one `after_connect`.
+        reset: Whether a connection that was acquired is reset before the next caller gets it, in the background, on
+            servers whose sessions have a state (never on Picodata); or a coroutine function that does it your way.
+        record_class: Class of the rows that callers get, a subclass of `asyncpg.Record`.
+        statement_timeout: Longest time the server works on one statement, as a start-up key; servers without it
+            (Picodata) make `open()` fail.
+        debug: Remember where connections were acquired, and say it when one is never given back (asyncio's debug
+            mode does so too).
         topology_source: A source of one's own instead of polling (see `TopologySource`).
         on_event: Called with every [event][picopyn.observe]; must return soon, and may not be a coroutine
             function.
@@ -108,6 +129,7 @@ class PoolSettings:
     endpoints: tuple[Endpoint, ...] = ()
     user: str | None = None
     password: Password | None = field(default=None, repr=False)
+    passfile: str | None = None
     database: str | None = None
     dialect: Any = "auto"
     role: str | None = None
@@ -129,10 +151,23 @@ class PoolSettings:
     keepalives_count: int | None = None
     tcp_user_timeout: float | None = None
     ssl: bool | str | SSLContext | None = None
+    sslrootcert: str | PathLike[str] | None = None
+    sslcert: str | PathLike[str] | None = None
+    sslkey: str | PathLike[str] | None = None
+    sslpassword: str | None = field(default=None, repr=False)
+    sslcrl: str | PathLike[str] | None = None
+    ssl_min_protocol_version: str | None = None
+    ssl_max_protocol_version: str | None = None
+    ssl_server_name: ServerName | None = None
     application_name: str | None = "picopyn"
     options: str | None = None
     server_settings: Mapping[str, str] = field(default_factory=dict, repr=False)
     after_connect: Callable[[Any], Awaitable[None]] | None = None
+    after_connect_timeout: float = 10.0
+    reset: bool | Callable[[Any], Awaitable[None]] = True
+    record_class: type | None = None
+    statement_timeout: float | None = None
+    debug: bool = False
     topology_source: Any = None
     on_event: Callable[[Event], None] | None = None
     address_map: Callable[[str, int], tuple[str, int]] | None = None
@@ -144,22 +179,33 @@ class PoolSettings:
 
     @classmethod
     def from_dsn(
-        cls, dsn: str | Dsn, /, *, environment: Mapping[str, str] | None = None, **overrides: Any
+        cls,
+        dsn: str | Dsn,
+        /,
+        *,
+        environment: Mapping[str, str] | None = None,
+        read_file: ReadFile | None = None,
+        **overrides: Any,
     ) -> PoolSettings:
         """Settings from a connection string and keywords; a keyword wins over the same word in the string.
 
         Args:
             dsn: A URI, `key=value` text, or a `Dsn`.
             environment: Where `PG*` variables are looked up for what both leave open; None: nowhere.
+            read_file: Reads the file that defines a service; None: a service is refused.
             **overrides: Settings by their names.
 
         Raises:
             ConfigError: With every problem of the string, of its words and of the keywords.
         """
-        parsed, problems = _parsed(dsn, environment)
+        spelt: list[str] = []
+        overrides = _same_words(overrides, spelt)
+        parsed, problems = _parsed(dsn, _for_these(environment, overrides), read_file)
         values, more = _from_words(parsed)
+        if environment is not None and environment.get("HOME"):
+            values.setdefault("passfile", f"{environment['HOME'].rstrip('/')}/.pgpass")
         known = {f.name for f in fields(cls)}
-        problems += more
+        problems += more + _renamed(overrides) + spelt
         problems += [_unknown(name, known) for name in overrides if name not in known]
         values.update((name, value) for name, value in overrides.items() if name in known)
         try:
@@ -179,25 +225,59 @@ class PoolSettings:
         return Dsn(self.endpoints, self.user, password, self.database)
 
 
+#: Names of other drivers → our own.
+_ALIASES: Final[Mapping[str, str]] = {"init": "after_connect"}
+
+
+def _renamed(overrides: dict[str, Any]) -> list[str]:
+    """Replace names of other drivers by ours; what is given twice is a problem."""
+    problems = []
+    for alias in _ALIASES.keys() & overrides.keys():
+        value = overrides.pop(alias)
+        if overrides.setdefault(_ALIASES[alias], value) is not value:
+            problems.append(f"'{alias}' and '{_ALIASES[alias]}' are the same setting")
+    return problems
+
+
 _NO_HOST: Final = "no host is named: give a connection string like postgresql://user@host:4327/"
 
 
 # --- the words of a connection string -----------------------------------------------------------------
 
 
-def _parsed(dsn: Any, environment: Mapping[str, str] | None) -> tuple[Dsn, list[str]]:
+def _parsed(dsn: Any, environment: Mapping[str, str] | None, read_file: ReadFile | None) -> tuple[Dsn, list[str]]:
     if isinstance(dsn, str):
         parsed, problems = connection_string.read(dsn)
     elif isinstance(dsn, Dsn):
         parsed, problems = dsn, []
     else:
         return Dsn(), [f"dsn must be a connection string or a Dsn, not {type(dsn).__name__}"]
-    if environment is not None and not problems:
-        try:
-            parsed = parsed.with_environment(environment)
-        except ConfigError as error:
-            problems = [*error.problems]
-    return parsed, problems
+    if problems:
+        return parsed, problems
+    try:
+        parsed = with_service(parsed, environment or {}, read_file)
+        if environment is not None and parsed.param("ssl") is not None:  # says the same as sslmode
+            environment = {name: value for name, value in environment.items() if name != "PGSSLMODE"}
+        return parsed.with_environment(environment or {}), []
+    except ConfigError as error:
+        return parsed.without("service", "servicefile", "port"), [*error.problems]
+
+
+def _same_words(overrides: dict[str, Any], problems: list[str]) -> dict[str, Any]:
+    """The keywords with `sslmode`, as other drivers call it, under the name it has here."""
+    if "sslmode" not in overrides:
+        return overrides
+    if "ssl" in overrides:
+        problems.append("'ssl' and 'sslmode' are both given")
+    return {"ssl" if name == "sslmode" else name: value for name, value in overrides.items()}
+
+
+def _for_these(environment: Mapping[str, str] | None, overrides: Mapping[str, Any]) -> Mapping[str, str] | None:
+    """The environment, without its words about TLS when a keyword says everything about that."""
+    said = overrides.get("ssl")
+    if environment is None or said is None or isinstance(said, str):
+        return environment
+    return {name: value for name, value in environment.items() if not name.startswith("PGSSL")}
 
 
 def _whole_or_text(text: str) -> Any:
@@ -222,7 +302,7 @@ def _keepalive(number: Callable[[str], Any]) -> Callable[[str], Any]:
 
 
 def _milliseconds_or_text(text: str) -> Any:
-    """libpq counts this one in milliseconds."""
+    """As libpq has it, a count of milliseconds."""
     try:
         return float(text) / 1000 or None
     except ValueError:
@@ -236,6 +316,11 @@ def _switch(text: str) -> Any:
 def _ssl_mode(text: str) -> str:
     """JDBC writes `ssl=true` for `sslmode=require`."""
     return {"true": "require", "false": "disable"}.get(text.lower(), text)
+
+
+def _tls_version(text: str) -> str:
+    """`tlsv1.3` is `TLSv1.3`, as libpq has it."""
+    return next((version for version in TLS_VERSIONS if version.lower() == text.lower()), text)
 
 
 #: Word → (setting, how its text becomes a value). A text that is no number stays text, and is told as such.
@@ -261,8 +346,12 @@ _WORDS: Final[Mapping[str, tuple[str, Callable[[str], Any]]]] = {
     "tcp_user_timeout": ("tcp_user_timeout", _milliseconds_or_text),
     "sslmode": ("ssl", str),
     "ssl": ("ssl", _ssl_mode),
+    **{name: (name, str) for name in (*FILES, "sslpassword", "ssl_server_name")},
+    "ssl_min_protocol_version": ("ssl_min_protocol_version", _tls_version),
+    "ssl_max_protocol_version": ("ssl_max_protocol_version", _tls_version),
     "application_name": ("application_name", str),
     "options": ("options", str),
+    "passfile": ("passfile", str),
 }
 
 #: Values of `load_balance` and `load_balance_hosts` that say what the driver does anyway.
@@ -281,6 +370,8 @@ def _from_words(dsn: Dsn) -> tuple[dict[str, Any], list[str]]:
         if word in _WORDS:
             name, convert = _WORDS[word]
             values[name] = convert(text)
+        elif word == "port":
+            problems.append(LONELY_PORT)
         elif word == "target_session_attrs":
             problems += _session_role(text, dsn, values)
         elif not _changes_nothing(word, text.lower()):
@@ -306,6 +397,8 @@ def _changes_nothing(word: str, text: str) -> bool:
         return text.replace("-", "") in ("utf8", "auto")
     if word == "gssencmode":
         return text in ("disable", "prefer")
+    if word == "sslnegotiation":
+        return text == "postgres"
     return word == "channel_binding" and text in ("disable", "prefer")
 
 
@@ -360,14 +453,42 @@ def _password(value: Any) -> str | None:
 
 
 def _ssl(value: Any) -> str | None:
-    if isinstance(value, bool) or value in SSL_MODES or hasattr(value, "wrap_bio"):
+    if isinstance(value, bool) or value in SSL_MODES or is_context(value):
         return None
     return f"a bool, one of {_listed(SSL_MODES)}, or an ssl.SSLContext"
+
+
+def _file(value: Any) -> str | None:
+    path = str(value) if hasattr(value, "__fspath__") else value
+    return None if _text(path) is None else "the name of a file"
+
+
+def _version(value: Any) -> str | None:
+    return None if isinstance(value, str) and value in TLS_VERSIONS else f"one of {_listed(TLS_VERSIONS)}"
+
+
+def _server_name(value: Any) -> str | None:
+    return None if is_name(value) or _plain_function(value) is None else "a host name or a plain callable"
 
 
 def _server_settings(value: Any) -> str | None:
     texts = isinstance(value, Mapping) and all(isinstance(k, str) and isinstance(v, str) for k, v in value.items())
     return None if texts else "a mapping of texts to texts"
+
+
+def _flag(value: Any) -> str | None:
+    return None if isinstance(value, bool) else "True or False"
+
+
+def _reset(value: Any) -> str | None:
+    return None if isinstance(value, bool) or callable(value) else "True, False or a callable"
+
+
+def _record_class(value: Any) -> str | None:
+    bases = getattr(value, "__mro__", ())
+    if any(base.__name__ == "Record" and base.__module__.startswith("asyncpg") for base in bases):
+        return None
+    return "a subclass of asyncpg.Record"
 
 
 def _source(value: Any) -> str | None:
@@ -378,6 +499,7 @@ def _source(value: Any) -> str | None:
 _CHECKS: Final[Mapping[str, _Check]] = {
     "user": _or_none(_text),
     "password": _or_none(_password),
+    "passfile": _or_none(_text),
     "database": _or_none(_text),
     "min_size": _whole(0),
     "max_size": _whole(1),
@@ -397,17 +519,30 @@ _CHECKS: Final[Mapping[str, _Check]] = {
     "keepalives_count": _or_none(_whole(1)),
     "tcp_user_timeout": _or_none(_seconds()),
     "ssl": _or_none(_ssl),
+    **dict.fromkeys(FILES, _or_none(_file)),
+    "sslpassword": _or_none(_text),
+    "ssl_min_protocol_version": _or_none(_version),
+    "ssl_max_protocol_version": _or_none(_version),
+    "ssl_server_name": _or_none(_server_name),
     "application_name": _or_none(_text),
     "options": _or_none(_text),
     "server_settings": _server_settings,
     "after_connect": _or_none(_function),
+    "after_connect_timeout": _seconds(),
+    "reset": _reset,
+    "record_class": _or_none(_record_class),
+    "statement_timeout": _or_none(_seconds(0.001)),
+    "debug": _flag,
     "topology_source": _or_none(_source),
     "on_event": _or_none(_plain_function),
     "address_map": _or_none(_plain_function),
 }
 
+#: Start-up keys that are settings.
+_OWN_KEYS: Final = ("application_name", "options", "statement_timeout")
+
 #: Settings whose value is never told.
-_UNTOLD: Final = ("password", "server_settings")
+_UNTOLD: Final = ("password", "server_settings", "sslpassword")
 
 
 def _problems(settings: PoolSettings) -> list[str]:
@@ -423,11 +558,13 @@ def _problems(settings: PoolSettings) -> list[str]:
             problems.append(f"{name} must be {wanted}" + ("" if name in _UNTOLD else f", not {value!r}"))
     if not wrong & {"min_size", "max_size"} and settings.min_size > settings.max_size:
         problems.append(f"min_size ({settings.min_size}) must not exceed max_size ({settings.max_size})")
-    if not wrong & {"min_size", "max_total"} and settings.max_total is not None:
-        if settings.min_size > settings.max_total:
-            problems.append(f"min_size ({settings.min_size}) must not exceed max_total ({settings.max_total})")
+    total = settings.max_total
+    if not wrong & {"min_size", "max_total"} and total is not None and settings.min_size > total:
+        problems.append(f"min_size ({settings.min_size}) must not exceed max_total ({total})")
+    if not wrong & {"ssl", "ssl_min_protocol_version", "ssl_max_protocol_version"}:
+        problems += contradictions(settings)
     if "server_settings" not in wrong:
-        twice = [name for name in ("application_name", "options") if name in settings.server_settings]
+        twice = [name for name in _OWN_KEYS if name in settings.server_settings]
         problems += [f"'{name}' has a setting of its own; leave it out of server_settings" for name in twice]
     return problems
 

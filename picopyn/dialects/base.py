@@ -34,6 +34,8 @@ class Capability(Enum):
     FORWARDING_NEEDS_EVERY_LEADER = "a statement not executed at its owner hangs while a leader of its tier is dead"
     SELECTS_HAVE_NO_EFFECT = "every SELECT may be repeated"
     TRANSACTIONS = "BEGIN means something"
+    STATEMENT_TIMEOUT = "statement_timeout is a start-up key"
+    CATALOG = "types are described in pg_catalog"
     LEADER_QUESTION = "a keyed SELECT tells whether the asked node is the leader"
 
 

@@ -32,7 +32,7 @@ from picopyn.topology import Node, TopologySnapshot
 _UNCONNECTED = 1_000_000
 
 #: How long the last tasks may take to end after everything was dropped (seconds); they need a few turns of the loop.
-_LAST_TURNS = 0.05
+_LAST_TURNS = 0.08
 
 
 class Cluster:
@@ -160,14 +160,13 @@ class Cluster:
         """Ask for a new look at the cluster, without waiting; its leader is in doubt where a node is named."""
         self._refresh(doubtful)
 
-    # what node pools report
-
     def link_opened(self, pool: NodePool, link: Link, seconds: float) -> None:
         """A node answered."""
         self._journal.opened(pool.node, pool.purpose.value, link, seconds)
         before = self.health.of(pool.node.uuid).state
         if self._watch.opened(pool.node.uuid, seconds):
             self._came_up(pool.node, before, "a connection was made")
+        self._pools.warm(pool)
         self.changes.ring()
 
     def open_failed(self, pool: NodePool, error: BaseException, seconds: float) -> None:

@@ -13,8 +13,10 @@ from typing import Any, NoReturn, Protocol
 from picopyn.dialects.base import Capability, Dialect
 from picopyn.engine import failures
 from picopyn.engine.cluster import Cluster
-from picopyn.engine.node_pool import NodePool, NodeUnreachable, QueueFull
-from picopyn.engine.request import Request
+from picopyn.engine.loan import Lender, Loan
+from picopyn.engine.node_pool import HookFailed, NodePool, NodeUnreachable, QueueFull
+from picopyn.engine.place import Place
+from picopyn.engine.request import MANY, Request
 from picopyn.engine.route_table import CompiledRoute, RouteTable
 from picopyn.engine.runtime import Link
 from picopyn.errors import AuthenticationFailed, ConnectionLost, Fault, PoolClosed
@@ -82,8 +84,10 @@ class Executor:
         self._learner = learner
         self._dialect = dialect
         self._counters = counters
+        self._sharded = Capability.SHARDED in dialect.capabilities
         self._selects_repeatable = Capability.SELECTS_HAVE_NO_EFFECT in dialect.capabilities
         self._losses = LossMemory()
+        self._lender = Lender(cluster, dialect, counters, self.give)
 
     async def run(self, request: Request) -> Any:
         """Run one call.
@@ -131,23 +135,27 @@ class Executor:
                 rounds += 1
                 await self._pause(request, rounds)
 
-    async def acquire(self, request: Request) -> tuple[NodePool, Link]:
-        """Take a connection for longer than one call, to a node that is chosen by load.
-
-        Returns:
-            The connection and the node pool it has to be given back to.
+    async def acquire(self, request: Request, place: Place) -> Loan:
+        """Take a connection for longer than one call.
 
         Raises:
             AcquireTimeout: None became available in time.
-            NoNodeAvailable: No node can be reached.
+            NoNodeAvailable: No node can be reached, or the topology knows no such node.
+            UsageError: A key that cannot be computed.
         """
         rounds = 0
         while True:
-            for candidate in self._cluster.planner.anywhere().candidates:
+            if self.closed:
+                raise PoolClosed("the pool is closed")
+            plan = place.plan(self._cluster.planner, self._dialect)
+            if plan.wait in (Wait.LEADER, Wait.TIER):
+                await self._wait(request, plan)
+                continue
+            for candidate in plan.candidates:
                 pool = self._cluster.pool(candidate)
                 link = pool.try_take() or await self._take(request, pool)
                 if link is not None:
-                    return pool, link
+                    return Loan(self._lender, pool, link)
             rounds += 1
             await self._pause(request, rounds)
 
@@ -173,6 +181,10 @@ class Executor:
         if self.closed:
             raise PoolClosed("the pool is closed")
         planner = self._cluster.planner
+        if not self._sharded:
+            return planner.anywhere(), None
+        if request.method in MANY:  # its rows may have any owner
+            return planner.spread(None), None
         compiled = self._routes.get(request.query) if request.args or request.asked else None
         if compiled is None:
             return self._plan_unknown(request), None
@@ -220,12 +232,15 @@ class Executor:
         except NodeUnreachable as error:
             self._unreachable(request, pool.node, error)
             return None
+        except HookFailed as error:
+            own = error.__cause__
         except QueueFull:
             self._counters.too_many_waiting += 1
             raise failures.too_many_waiting(request, pool.node, pool.state) from None
         except TimeoutError as error:
             what = f"a connection to {pool.node.name} ({pool.node.address}: {pool.state})"
             raise self._not_acquired(request, what) from pool.failure or error
+        raise own or PoolClosed("a connection was not set up")  # the hook's own error, as it raised it
 
     async def _wait(self, request: Request, plan: Plan) -> None:
         if plan.wait is Wait.LEARN:
@@ -287,7 +302,7 @@ class Executor:
         """
         if isinstance(error, Exception) and not request.prepared_again:
             fault = self._cluster.fault(error)
-            if fault is Fault.STALE_PLAN:
+            if fault is Fault.STALE_PLAN and not request.row_by_row:
                 return await self._prepare_again(request, pool, link)
         ended = self.flights.arrive(link)
         if not isinstance(error, Exception):
@@ -340,6 +355,8 @@ class Executor:
     def _raise(self, request: Request, node: Node, error: Exception, fault: Fault, ended: str | None) -> NoReturn:
         request.annotate(error)
         error.add_note(f"picopyn: attempt {len(request.attempts) + 1} at {node.name} ({node.address})")
+        if request.row_by_row:
+            error.add_note("picopyn: rows before the one that failed may have taken effect")
         if fault is Fault.AUTH:
             raise AuthenticationFailed(failures.first_line(error)) from error
         if fault is Fault.LOST:
@@ -347,9 +364,11 @@ class Executor:
         raise error
 
     def _is_half_done(self, request: Request, error: Exception, fault: Fault) -> bool:
-        """Whether a write over several replicasets was refused by one, and may have happened at another."""
+        """Whether a write over several replicasets, or of several rows, may have happened in part."""
         if fault in (Fault.NOT_SENT, Fault.LOST) or self._repeatable(request):
             return False
+        if request.row_by_row:
+            return True
         spread = request.plan is not None and not request.plan.direct
         return spread and self._dialect.is_partial(getattr(error, "sqlstate", None), str(error))
 
@@ -359,6 +378,9 @@ class Executor:
         return self._selects_repeatable and self._dialect.is_read(request.query)
 
     def _count_loss(self, request: Request, node: Node) -> int:
+        if request.ended:  # by ourselves
+            request.ended = False
+            return 0
         request.losses += 1
         return max(request.losses, self._losses.count(request.query, node.uuid, self._cluster.runtime.now()))
 

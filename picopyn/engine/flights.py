@@ -71,6 +71,7 @@ class Flights:
             await self._runtime.waiter().wait(self._runtime.now() + STUCK_AFTER)
         for link, request in suspects:
             if self._requests.get(link) is request:
+                request.ended = True
                 self.end(link, reason)
 
     def end(self, link: Link, reason: str) -> None:

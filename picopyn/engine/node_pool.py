@@ -77,6 +77,11 @@ class NodePool:
         terms.budget.members[self] = None
 
     @property
+    def trouble(self) -> str:
+        """Why the last connection could not be opened; empty when it could."""
+        return "" if self.failure is None else _reason(self.failure)
+
+    @property
     def state(self) -> str:
         """What its connections do, in words."""
         slots = self.slots
@@ -98,6 +103,7 @@ class NodePool:
         Raises:
             NodeUnreachable: No connection could be made, and there is none that could become free.
             QueueFull: Too many wait already.
+            HookFailed: One was made, but the caller's own hook failed on it.
             TimeoutError: The deadline passed.
         """
         waiter = self._terms.runtime.waiter()
@@ -138,11 +144,17 @@ class NodePool:
         """Give back a connection that must not be used again: it is closed at once."""
         with self._lock:
             if link.is_closed():
-                self.slots.gone(link)
+                self.slots.lost(link)
             else:
                 self.slots.part(link, reason)
         link.terminate()
         self.grow()
+
+    def expect_close(self, link: Link, reason: CloseReason) -> None:
+        """Somebody on this side is about to close a connection: remember why."""
+        with self._lock:
+            if not link.is_closed():
+                self.slots.part(link, reason)
 
     async def open_one(self) -> bool:
         """Open one connection if there is room for one.
@@ -170,12 +182,12 @@ class NodePool:
     def refuse_waiters(self, error: BaseException) -> None:
         """Tell those who wait that no connection will come, unless some connection is still alive.
 
-        Whoever waits for a connection whose hook failed gets the hook's own error.
+        Whoever waits for a connection whose hook failed is told that.
         """
         with self._lock:
             waiters = [] if self.slots.size or self.slots.opening else self.slots.drain_waiters()
         for waiter in waiters:
-            waiter.fail(error.__cause__ or error if isinstance(error, HookFailed) else _unreachable(error))
+            waiter.fail(error if isinstance(error, HookFailed) else _unreachable(error))
 
     def desert(self, error: BaseException) -> None:
         """The node is down: those who wait are sent on, idle connections are dropped, those in use leave after it.
@@ -213,13 +225,16 @@ class NodePool:
         self._close(idle)
 
     def give_up_one(self) -> None:
-        """Part with a connection because another pool needs its place: an idle one, else the next given back."""
+        """Part with an idle connection because another pool needs its place more."""
         with self._lock:
             spare = self.slots.spare("excess")
-            if spare is None:
-                self.slots.owe("excess")
         if spare is not None:
             self._close([spare], SHORT_GOODBYE)
+
+    def owe_one(self) -> None:
+        """Part with the connection that is given back next, if its place is still needed then."""
+        with self._lock:
+            self.slots.owe("excess")
 
     def retire(self, reason: CloseReason) -> list[Link]:
         """The node has left, or the pool closes: refuse waiters, take no more connections.
@@ -244,15 +259,17 @@ class NodePool:
     def _sound(self, link: Link | None) -> Link | None:
         """A connection just taken, or the next one whose socket has not ended; called with the lock held."""
         while link is not None and link.is_closed():
-            self.slots.gone(link)
+            self.slots.lost(link)
             link = self.slots.take()
         return link
 
     def _must_leave(self, link: Link) -> bool:
         with self._lock:
-            if not self._terms.budget.starving:
+            if not self._terms.budget.needs_more:
                 self.slots.release_debt()
             reason = self.slots.verdict(link)
+            if reason == "excess":
+                self._terms.budget.gave_up(self)
             return reason is not None and self.slots.part(link, reason)
 
     def _close(self, links: list[Link], patience: float = GOODBYE) -> None:
@@ -333,8 +350,8 @@ class NodePool:
     def _link_closed(self, link: Any) -> None:
         with self._lock:
             reason: Any = self.slots.gone(link) or "broken"
-        self.grow()
         self._terms.ask_again()
+        self.grow()
         self._terms.listener.link_closed(self, link, reason)
         if self.retired and not self.slots.occupied:
             self._terms.budget.forget(self)
@@ -346,7 +363,13 @@ def back_off(failures: int, rng: Random) -> float:
     return pause * (1 + JITTER * (2 * rng.random() - 1))
 
 
+def _reason(error: BaseException) -> str:
+    """What went wrong, in words; of a hook, what the hook says."""
+    cause = (error.__cause__ if isinstance(error, HookFailed) else None) or error
+    return str(cause) or type(cause).__name__
+
+
 def _unreachable(error: BaseException) -> NodeUnreachable:
-    told = NodeUnreachable(str(error) or type(error).__name__)
+    told = NodeUnreachable(_reason(error))
     told.__cause__ = error
     return told

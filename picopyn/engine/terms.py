@@ -98,9 +98,13 @@ class Terms:
     def ask_around(self, asker: NodePool) -> None:
         """A pool was refused: make another one give up a connection, where that is due."""
         with self._lock:
-            donor = self.budget.donor(asker) if self.budget.is_hungry(asker) else None
+            hungry = self.budget.is_hungry(asker)
+            donor = self.budget.donor(asker) if hungry else None
+            debtors = self.budget.debtors(asker) if hungry and donor is None else []
         if donor is not None:
             donor.give_up_one()
+        for debtor in debtors:
+            debtor.owe_one()
 
     def ask_again(self) -> None:
         """A connection came, went, or will not come: those who were refused try again."""

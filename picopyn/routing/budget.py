@@ -5,11 +5,11 @@ The limit is asked only when a connection is to be opened. Rules:
 1. What counts is every connection that exists: alive, being opened, being closed. It is summed up from the pools' own
    accounts at the moment of asking, so it cannot drift.
 2. A pool where calls wait and that has no connection at all is owed one: an idle connection of another pool leaves for
-   it, else the next one that is given back at the pool that has most.
+   it, else the next one that is given back anywhere.
 3. A pool where calls wait and that has some gets an idle one of a pool that has at least two more. So shares even out
    and never swing.
-4. What becomes free goes first to pools without any connection, then in the order of asking. Connections that are only
-   kept warm never take anything from anybody.
+4. What becomes free goes first to pools without any connection, then in the order of asking; who got or gave up one
+   asks anew. Connections that are only kept warm never take anything from anybody.
 
 It knows no clock, no network and no thread; it opens and closes nothing.
 """
@@ -56,11 +56,17 @@ class Budget(Generic[P]):
         A pool that gets fewer is remembered until it gets what it wants.
         """
         granted = self.allow(wanted)
+        if granted or not wanted:
+            self._hungry.pop(pool, None)
         if granted < wanted:
             self._hungry[pool] = None
-        else:
-            self._hungry.pop(pool, None)
         return granted
+
+    def gave_up(self, pool: P) -> None:
+        """A pool parted with a connection for another one: whatever it wants itself, others come first."""
+        if pool in self._hungry:
+            del self._hungry[pool]
+            self._hungry[pool] = None
 
     def allow(self, wanted: int) -> int:
         """How many of `wanted` connections may be opened now; nobody is remembered."""
@@ -73,28 +79,28 @@ class Budget(Generic[P]):
         return pool in self._hungry
 
     @property
-    def starving(self) -> bool:
-        """Whether a pool where calls wait has no connection at all."""
-        return any(_starves(pool) for pool in self._hungry)
+    def needs_more(self) -> bool:
+        """Whether more pools wait without any connection than places are, or become, free."""
+        starving = sum(map(_starves, self._hungry))
+        return starving > 0 and starving > self.allow(starving) + sum(len(p.slots.leaving) for p in self.members)
 
     def queue(self) -> list[P]:
         """Pools that were refused, in the order in which they are to be served."""
         return sorted(self._hungry, key=lambda pool: not _starves(pool))
 
     def donor(self, asker: P) -> P | None:
-        """Whose connection should leave for a pool that was refused.
-
-        Returns:
-            A pool with an idle connection; or, if there is none and the asker has nothing, the one with most held
-            connections; or None.
-        """
+        """Whose idle connection should leave for a pool that was refused; None when none should."""
         starves = _starves(asker)
-        others = [pool for pool in self.members if pool is not asker]
-        idle = [p for p in others if p.slots.idle and (starves or p.slots.size > asker.slots.size + 1)]
-        if idle:
-            return max(idle, key=lambda pool: (len(pool.slots.idle), pool.slots.size))
-        busy = [pool for pool in others if pool.slots.held]
-        return max(busy, key=lambda pool: pool.slots.size) if starves and busy else None
+        idle = [
+            pool
+            for pool in self.members
+            if pool is not asker and pool.slots.idle and (starves or pool.slots.size > asker.slots.size + 1)
+        ]
+        return max(idle, key=lambda pool: (len(pool.slots.idle), pool.slots.size), default=None)
+
+    def debtors(self, asker: P) -> list[P]:
+        """Who has to part with the connection given back next, where nothing is idle and a pool has none at all."""
+        return [pool for pool in self.members if pool is not asker and pool.slots.held] if _starves(asker) else []
 
     def forget(self, pool: P) -> None:
         """A pool is gone, and so are its connections."""

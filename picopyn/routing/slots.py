@@ -192,6 +192,10 @@ class Slots(Generic[C, W]):
         self.leaving[connection] = why
         return True
 
+    def lost(self, connection: C) -> None:
+        """A connection is known to be of no use; `gone` follows, if it was not before."""
+        self._remove(connection)
+
     def gone(self, connection: C) -> str | None:
         """A connection is gone, wherever it was.
 

@@ -21,6 +21,7 @@ from picopyn.engine.executor import Executor
 from picopyn.engine.journal import Journal
 from picopyn.engine.request import Request
 from picopyn.engine.route_table import RouteTable
+from picopyn.engine.runtime import Leftovers
 from picopyn.observe import Event, Publisher
 from picopyn.query_metadata import PreparedStatementMetadata
 from picopyn.routing.plan import Role
@@ -56,12 +57,23 @@ class Link:
         self.closed = False
         self.prepared_again = 0
         self.made = 0
+        self.probes = False
         self.last_byte = asyncio.get_running_loop().time()
+        self.lent = 0
         self._listeners: list[Callable[[Any], None]] = []
         self._running: asyncio.Future[Any] | None = None
 
-    def add_termination_listener(self, listener: Callable[[Any], None]) -> None:
+    def tell_when_lost(self, listener: Callable[[Any], None]) -> None:
         self._listeners.append(listener)
+
+    def is_settled(self) -> bool:
+        return True
+
+    def lend(self) -> None:
+        self.lent += 1
+
+    def take_back(self) -> Leftovers:
+        return Leftovers.NOTHING
 
     def is_closed(self) -> bool:
         return self.closed
@@ -109,6 +121,7 @@ class Link:
         if answer is HANG or self.server.silent:
             return await self.hang(timeout)
         await asyncio.sleep(0)
+        self.probes = False
         self.last_byte = asyncio.get_running_loop().time()
         return answer
 
@@ -128,6 +141,7 @@ class Link:
 
     def reply(self, answer: Any) -> None:
         """Answer the call that hangs on this connection."""
+        self.probes = False
         self.last_byte = asyncio.get_running_loop().time()
         if self._running is not None and not self._running.done():
             self._running.set_result(answer)
@@ -175,6 +189,11 @@ class Server:
         self.thawed.set()
         for link in list(self.links):
             link.reply(self.default)
+
+    @property
+    def for_callers(self) -> set[Link]:
+        """Connections that are not probes."""
+        return {link for link in self.links if not link.probes}
 
     def kill(self) -> None:
         """Every connection breaks and none can be made."""
@@ -262,6 +281,7 @@ class World:
         self.purposes.append((node.uuid, purpose))
         server.opened += 1
         link = Link(server)
+        link.probes = purpose is Purpose.PROBE
         server.links.add(link)
         return link
 
@@ -271,7 +291,7 @@ class World:
     async def warm(self) -> None:
         """Wait until every node that can be reached is connected."""
         reachable = [uuid for uuid, server in self.servers.items() if server.refuses is None]
-        while not all(self.servers[uuid].links for uuid in reachable):
+        while not all(self.servers[uuid].for_callers for uuid in reachable):
             await settle()
         await settle()
 

@@ -52,15 +52,22 @@ def test_a_node_without_a_connection_gets_the_place_of_an_idle_one() -> None:
     rich, poor, asker = Node(1, 2), Node(3), Node(waiters=1)
     shared = budget(3, rich, poor, asker)
     assert shared.grant(asker, 1) == 0
-    assert shared.starving
+    assert shared.needs_more
     assert shared.donor(asker) is rich
     assert budget(1, poor, asker).donor(asker) is poor
 
 
-def test_where_nothing_is_idle_the_busiest_node_owes_one() -> None:
-    """It is paid by the connection given back next."""
-    busy, asker = Node(held=3, waiters=5), Node(waiters=1)
-    assert budget(3, busy, asker).donor(asker) is busy
+def test_where_nothing_is_idle_the_connection_given_back_next_is_owed() -> None:
+    """Wherever that is; one for each node that has nothing."""
+    busy, other, asker = Node(held=3, waiters=5), Node(held=1), Node(waiters=1)
+    shared = budget(4, busy, other, asker)
+    assert shared.grant(asker, 1) == 0
+    assert shared.donor(asker) is None
+    assert shared.debtors(asker) == [busy, other]
+    assert shared.needs_more
+    busy.slots.part(1000, "excess")
+    assert not shared.needs_more
+    assert shared.debtors(busy) == []
 
 
 def test_a_node_that_has_some_gets_only_what_another_can_spare() -> None:
@@ -81,6 +88,8 @@ def test_a_free_place_goes_first_to_who_has_nothing() -> None:
     busy.slots.gone(1000)
     assert shared.grant(starved, 1) == 1
     assert shared.queue() == [first, second]
+    shared.gave_up(first)
+    assert shared.queue() == [second, first]
 
 
 class Sharing(RuleBasedStateMachine):
@@ -96,11 +105,14 @@ class Sharing(RuleBasedStateMachine):
 
     def _grow(self, node: Node) -> None:
         node.slots.reserve(self.budget.grant(node, node.slots.wanted))
-        donor = self.budget.donor(node) if self.budget.is_hungry(node) else None
+        if not self.budget.is_hungry(node):
+            return
+        donor = self.budget.donor(node)
         if donor is not None:
-            spare = donor.slots.spare("excess")
-            if spare is None:
-                donor.slots.owe("excess")
+            assert donor.slots.spare("excess") is not None
+        else:
+            for debtor in self.budget.debtors(node):
+                debtor.slots.owe("excess")
 
     def _freed(self) -> None:
         for node in self.budget.queue():
@@ -140,13 +152,14 @@ class Sharing(RuleBasedStateMachine):
     @rule(data=st.data())
     def give(self, data: st.DataObject) -> None:
         node, held = self._some(data, [(node, link) for node in self.nodes for link in sorted(node.slots.held)])
-        if not self.budget.starving:
+        if not self.budget.needs_more:
             node.slots.release_debt()
         why = node.slots.verdict(held)
         if why is None:
             node.slots.give(held)
         else:
             node.slots.part(held, why)
+            self.budget.gave_up(node)
             self._grow(node)
 
     @precondition(lambda self: any(node.slots.leaving for node in self.nodes))
@@ -154,8 +167,8 @@ class Sharing(RuleBasedStateMachine):
     def goodbye(self, data: st.DataObject) -> None:
         node, link = self._some(data, [(node, link) for node in self.nodes for link in sorted(node.slots.leaving)])
         node.slots.gone(link)
-        self._grow(node)
         self._freed()
+        self._grow(node)
 
     @invariant()
     def the_limit_holds(self) -> None:
@@ -166,10 +179,10 @@ class Sharing(RuleBasedStateMachine):
         for node in self.nodes:
             slots = node.slots
             if slots.waiters and not slots.size and not slots.opening:
-                coming = any(other.slots.leaving or other.slots.condemned for other in self.nodes)
-                opening = any(other.slots.opening for other in self.nodes)
-                assert coming or opening, "no place will become free"
                 assert self.budget.is_hungry(node)
+                assert not any(other.slots.idle for other in self.nodes) or not self.budget.needs_more
+                busy = [other for other in self.nodes if other.slots.held]
+                assert not self.budget.needs_more or all(None in other.slots.condemned for other in busy)
 
 
 TestSharing = Sharing.TestCase

@@ -51,10 +51,10 @@ KNOWN_WORDS: Final = frozenset(
         "keepalives_count", "keepalives_idle", "keepalives_interval", "load_balance",
         "load_balance_hosts", "max_idle", "max_lifetime", "max_size", "max_total", "max_waiting",
         "min_size", "options", "passfile", "query_metadata_cache_size", "role", "service",
-        "servicefile", "ssl",
-        "ssl_max_protocol_version", "ssl_min_protocol_version", "sslcert", "sslcrl", "sslkey",
-        "sslmode", "sslpassword", "sslrootcert", "statement_cache_size", "statement_timeout",
-        "target_session_attrs", "tcp_user_timeout", "topology_keys", "topology_update_interval",
+        "servicefile", "ssl", "ssl_max_protocol_version", "ssl_min_protocol_version", "ssl_server_name",
+        "sslcert", "sslcrl", "sslkey", "sslmode", "sslnegotiation", "sslpassword", "sslrootcert",
+        "statement_cache_size", "statement_timeout", "target_session_attrs", "tcp_user_timeout",
+        "topology_keys", "topology_update_interval",
     }
 )
 # fmt: on
@@ -65,6 +65,13 @@ ENVIRONMENT: Final[Mapping[str, str]] = {
     "PGPASSWORD": "password",
     "PGDATABASE": "dbname",
     "PGSSLMODE": "sslmode",
+    "PGSSLROOTCERT": "sslrootcert",
+    "PGSSLCERT": "sslcert",
+    "PGSSLKEY": "sslkey",
+    "PGSSLCRL": "sslcrl",
+    "PGSSLMINPROTOCOLVERSION": "ssl_min_protocol_version",
+    "PGSSLMAXPROTOCOLVERSION": "ssl_max_protocol_version",
+    "PGSSLNEGOTIATION": "sslnegotiation",
     "PGAPPNAME": "application_name",
     "PGOPTIONS": "options",
     "PGCONNECT_TIMEOUT": "connect_timeout",

@@ -21,8 +21,10 @@ from picopyn.dsn import LONELY_PORT, Dsn, Endpoint
 from picopyn.errors import ConfigError
 from picopyn.observe import Event
 from picopyn.service_file import ReadFile, with_service
+from picopyn.tls import FILES, SSL_MODES, TLS_VERSIONS, ServerName, contradictions, is_context, is_name
 
 if TYPE_CHECKING:
+    from os import PathLike
     from ssl import SSLContext
 
 #: A password, or what gives it: called for each new connection, plainly or awaited.
@@ -39,9 +41,6 @@ ROLES: Final[Mapping[str, bool]] = {
     "prefer_replica": False,
     "any": False,
 }
-
-#: Words of `ssl=` and `sslmode=`, as libpq names them.
-SSL_MODES: Final = ("disable", "allow", "prefer", "require", "verify-ca", "verify-full")
 
 #: `target_session_attrs` → the role it asks for; an explicit `role` wins.
 _SESSION_ROLES: Final[Mapping[str, str | None]] = {
@@ -96,7 +95,17 @@ class PoolSettings:
         keepalives_interval: Time between two questions.
         keepalives_count: Questions without an answer after which the connection counts as lost.
         tcp_user_timeout: Longest time that sent bytes may stay unacknowledged (Linux); None: the system's setting.
-        ssl: None, a bool, one of `SSL_MODES`, or an `ssl.SSLContext`.
+        ssl: What to do about TLS: one of `SSL_MODES`; an `ssl.SSLContext`; None: `"prefer"`; True: `"verify-full"`
+            with the authorities of the system; False: `"disable"`. A keyword `sslmode` is the same.
+        sslrootcert: File of the authorities to trust, or `"system"`.
+        sslcert: File of the client's certificate.
+        sslkey: File of its key; None: it stands in `sslcert`.
+        sslpassword: Opens the key.
+        sslcrl: File of revoked certificates.
+        ssl_min_protocol_version: Oldest version to speak, one of `TLS_VERSIONS`; None: `"TLSv1.2"`.
+        ssl_max_protocol_version: Newest version to speak; None: no limit.
+        ssl_server_name: The name in the servers' certificates where it is not the host that is dialled: a text for
+            all, or a callable from the dialled `(host, port)` to a name, or to None for the host itself.
         application_name: Name under which the server lists the connections; None: not sent.
         options: The start-up key `options`, in the server's own syntax; what the driver needs is added to it.
         server_settings: More start-up keys.
@@ -142,6 +151,14 @@ class PoolSettings:
     keepalives_count: int | None = None
     tcp_user_timeout: float | None = None
     ssl: bool | str | SSLContext | None = None
+    sslrootcert: str | PathLike[str] | None = None
+    sslcert: str | PathLike[str] | None = None
+    sslkey: str | PathLike[str] | None = None
+    sslpassword: str | None = field(default=None, repr=False)
+    sslcrl: str | PathLike[str] | None = None
+    ssl_min_protocol_version: str | None = None
+    ssl_max_protocol_version: str | None = None
+    ssl_server_name: ServerName | None = None
     application_name: str | None = "picopyn"
     options: str | None = None
     server_settings: Mapping[str, str] = field(default_factory=dict, repr=False)
@@ -181,12 +198,14 @@ class PoolSettings:
         Raises:
             ConfigError: With every problem of the string, of its words and of the keywords.
         """
-        parsed, problems = _parsed(dsn, environment, read_file)
+        spelt: list[str] = []
+        overrides = _same_words(overrides, spelt)
+        parsed, problems = _parsed(dsn, _for_these(environment, overrides), read_file)
         values, more = _from_words(parsed)
         if environment is not None and environment.get("HOME"):
             values.setdefault("passfile", f"{environment['HOME'].rstrip('/')}/.pgpass")
         known = {f.name for f in fields(cls)}
-        problems += more + _renamed(overrides)
+        problems += more + _renamed(overrides) + spelt
         problems += [_unknown(name, known) for name in overrides if name not in known]
         values.update((name, value) for name, value in overrides.items() if name in known)
         try:
@@ -237,9 +256,28 @@ def _parsed(dsn: Any, environment: Mapping[str, str] | None, read_file: ReadFile
         return parsed, problems
     try:
         parsed = with_service(parsed, environment or {}, read_file)
+        if environment is not None and parsed.param("ssl") is not None:  # says the same as sslmode
+            environment = {name: value for name, value in environment.items() if name != "PGSSLMODE"}
         return parsed.with_environment(environment or {}), []
     except ConfigError as error:
         return parsed.without("service", "servicefile", "port"), [*error.problems]
+
+
+def _same_words(overrides: dict[str, Any], problems: list[str]) -> dict[str, Any]:
+    """The keywords with `sslmode`, as other drivers call it, under the name it has here."""
+    if "sslmode" not in overrides:
+        return overrides
+    if "ssl" in overrides:
+        problems.append("'ssl' and 'sslmode' are both given")
+    return {"ssl" if name == "sslmode" else name: value for name, value in overrides.items()}
+
+
+def _for_these(environment: Mapping[str, str] | None, overrides: Mapping[str, Any]) -> Mapping[str, str] | None:
+    """The environment, without its words about TLS when a keyword says everything about that."""
+    said = overrides.get("ssl")
+    if environment is None or said is None or isinstance(said, str):
+        return environment
+    return {name: value for name, value in environment.items() if not name.startswith("PGSSL")}
 
 
 def _whole_or_text(text: str) -> Any:
@@ -280,6 +318,11 @@ def _ssl_mode(text: str) -> str:
     return {"true": "require", "false": "disable"}.get(text.lower(), text)
 
 
+def _tls_version(text: str) -> str:
+    """`tlsv1.3` is `TLSv1.3`, as libpq has it."""
+    return next((version for version in TLS_VERSIONS if version.lower() == text.lower()), text)
+
+
 #: Word → (setting, how its text becomes a value). A text that is no number stays text, and is told as such.
 _WORDS: Final[Mapping[str, tuple[str, Callable[[str], Any]]]] = {
     "dialect": ("dialect", str),
@@ -303,6 +346,9 @@ _WORDS: Final[Mapping[str, tuple[str, Callable[[str], Any]]]] = {
     "tcp_user_timeout": ("tcp_user_timeout", _milliseconds_or_text),
     "sslmode": ("ssl", str),
     "ssl": ("ssl", _ssl_mode),
+    **{name: (name, str) for name in (*FILES, "sslpassword", "ssl_server_name")},
+    "ssl_min_protocol_version": ("ssl_min_protocol_version", _tls_version),
+    "ssl_max_protocol_version": ("ssl_max_protocol_version", _tls_version),
     "application_name": ("application_name", str),
     "options": ("options", str),
     "passfile": ("passfile", str),
@@ -351,6 +397,8 @@ def _changes_nothing(word: str, text: str) -> bool:
         return text.replace("-", "") in ("utf8", "auto")
     if word == "gssencmode":
         return text in ("disable", "prefer")
+    if word == "sslnegotiation":
+        return text == "postgres"
     return word == "channel_binding" and text in ("disable", "prefer")
 
 
@@ -405,9 +453,22 @@ def _password(value: Any) -> str | None:
 
 
 def _ssl(value: Any) -> str | None:
-    if isinstance(value, bool) or value in SSL_MODES or hasattr(value, "wrap_bio"):
+    if isinstance(value, bool) or value in SSL_MODES or is_context(value):
         return None
     return f"a bool, one of {_listed(SSL_MODES)}, or an ssl.SSLContext"
+
+
+def _file(value: Any) -> str | None:
+    path = str(value) if hasattr(value, "__fspath__") else value
+    return None if _text(path) is None else "the name of a file"
+
+
+def _version(value: Any) -> str | None:
+    return None if isinstance(value, str) and value in TLS_VERSIONS else f"one of {_listed(TLS_VERSIONS)}"
+
+
+def _server_name(value: Any) -> str | None:
+    return None if is_name(value) or _plain_function(value) is None else "a host name or a plain callable"
 
 
 def _server_settings(value: Any) -> str | None:
@@ -458,6 +519,11 @@ _CHECKS: Final[Mapping[str, _Check]] = {
     "keepalives_count": _or_none(_whole(1)),
     "tcp_user_timeout": _or_none(_seconds()),
     "ssl": _or_none(_ssl),
+    **dict.fromkeys(FILES, _or_none(_file)),
+    "sslpassword": _or_none(_text),
+    "ssl_min_protocol_version": _or_none(_version),
+    "ssl_max_protocol_version": _or_none(_version),
+    "ssl_server_name": _or_none(_server_name),
     "application_name": _or_none(_text),
     "options": _or_none(_text),
     "server_settings": _server_settings,
@@ -476,7 +542,7 @@ _CHECKS: Final[Mapping[str, _Check]] = {
 _OWN_KEYS: Final = ("application_name", "options", "statement_timeout")
 
 #: Settings whose value is never told.
-_UNTOLD: Final = ("password", "server_settings")
+_UNTOLD: Final = ("password", "server_settings", "sslpassword")
 
 
 def _problems(settings: PoolSettings) -> list[str]:
@@ -495,6 +561,8 @@ def _problems(settings: PoolSettings) -> list[str]:
     total = settings.max_total
     if not wrong & {"min_size", "max_total"} and total is not None and settings.min_size > total:
         problems.append(f"min_size ({settings.min_size}) must not exceed max_total ({total})")
+    if not wrong & {"ssl", "ssl_min_protocol_version", "ssl_max_protocol_version"}:
+        problems += contradictions(settings)
     if "server_settings" not in wrong:
         twice = [name for name in _OWN_KEYS if name in settings.server_settings]
         problems += [f"'{name}' has a setting of its own; leave it out of server_settings" for name in twice]

@@ -26,6 +26,7 @@ STOREYS = {
     "dsn": 0,
     "passfile": 0,
     "service_file": 0,
+    "tls": 0,
     "query_metadata": 0,
     "observe": 0,
     "stats": 0,

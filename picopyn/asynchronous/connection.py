@@ -23,11 +23,11 @@ _NOT_ASKED = SimpleNamespace(name="-")
 class Connection(LendableConnection):
     """A connection with asyncpg's whole surface: `fetch`, `fetchrow`, `fetchval`, `execute`, `prepare`, `close`, ….
 
-    Some things differ. A notice is delivered to `on_notice` synchronously, before the request that caused it completes
-    (asyncpg schedules its log listeners for later, which would be too late for statement metadata). A call's `timeout`
-    covers all of it: before a call, asyncpg closes the statements that have left its cache, and waits for the server
-    without any limit. `forget_statements` makes every statement be prepared again. And no query is sent about arrays of
-    built-in types, nor any at all to a server that has no catalogue of types.
+    Four things differ. A notice is delivered to `on_notice` synchronously, before the request that caused it completes
+    (asyncpg schedules its log listeners for later, which would be too late for statement metadata).
+    `forget_statements` makes every statement be prepared again. A call's `timeout` covers all of it: before a call,
+    asyncpg closes the statements that have left its cache, and waits for the server without any limit. And no query is
+    sent about arrays of built-in types, nor any at all to a server that has no catalogue of types.
 
     Attributes:
         on_notice: Called with the text of every notice of the server, or None.
@@ -115,5 +115,5 @@ class NamelessConnection(Connection):
         super().__init__(*args, **kwargs)
         self._server_caps: Any = self._server_caps._replace(jit=False)  # type: ignore[misc]
 
-    async def _get_statement(self, query: str, timeout: float | None, *, named: Any = False, **options: Any) -> Any:
-        return await super()._get_statement(query, timeout, named="" if named is True else named, **options)
+    def _get_statement(self, query: str, timeout: float | None, *, named: Any = False, **options: Any) -> Any:
+        return super()._get_statement(query, timeout, named="" if named is True else named, **options)

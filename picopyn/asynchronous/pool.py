@@ -16,6 +16,7 @@ from random import Random
 from types import TracebackType
 from typing import Any
 
+from picopyn.asynchronous import tls
 from picopyn.asynchronous.acquired import AcquiredConnection, Acquiring, no_transactions
 from picopyn.asynchronous.config_files import PasswordFile, read_file
 from picopyn.asynchronous.connection import Connection
@@ -79,6 +80,7 @@ class Pool:
         named = named_dialect(self._settings.dialect)
         if named is not None:
             refuse_unsupported(self._settings, named)
+        self._security = tls.prepare(self._settings)
         self._default_role = Role(self._settings.role or "leader")
         self._is_atomic = False
         self._rng = Random()
@@ -466,7 +468,8 @@ class Pool:
 
     async def _connect(self) -> None:
         settings, rng = self._settings, self._rng
-        make_dialer = functools.partial(Dialer, settings, passwords=PasswordFile(settings.passfile))
+        passwords = PasswordFile(settings.passfile)
+        make_dialer = functools.partial(Dialer, settings, passwords=passwords, security=self._security)
         first = await introduce(settings, make_dialer, rng)
         dialer, dialect = first.dialer, first.dialect
         self._is_atomic = Capability.TRANSACTIONS in dialect.capabilities

@@ -124,7 +124,7 @@ class Reach:
     ) -> Connection:
         failed: dict[Address, str] = {}
         connection: Connection | None = None
-        answering = awake([group for group in groups if group], self._connect_timeout, failed)
+        answering = awake([group for group in groups if group], self._connect_timeout, failed, self._dialer.knock)
         try:
             connection = await self._first(answering, purpose, on_notice, failed)
         finally:

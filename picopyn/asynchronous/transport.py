@@ -3,6 +3,8 @@
 A node that hangs accepts TCP and says nothing, so the first word decides: seeds are asked in parallel with the one
 question every PostgreSQL-protocol server answers before it knows who asks (`SSLRequest`: one byte, `S` or `N`;
 `picodata-protocol.md` section 8 for Picodata). No password is sent by that, so a wrong one reaches one node only.
+Whoever wants no TLS is not asked for it: `GSSENCRequest` is the other such question, and Picodata answers it by closing
+the connection, which says as much.
 """
 
 from __future__ import annotations
@@ -10,21 +12,26 @@ from __future__ import annotations
 import asyncio
 import functools
 import getpass
-import struct
+import logging
+import ssl
 from collections.abc import AsyncGenerator, Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import asyncpg
 
-from picopyn.asynchronous.config_files import PasswordFile
+from picopyn.asynchronous import tls
 from picopyn.asynchronous.background import unlamented
+from picopyn.asynchronous.config_files import PasswordFile
 from picopyn.asynchronous.connection import Connection, NamelessConnection
 from picopyn.asynchronous.socket_options import set_options
 from picopyn.dialects.base import Capability, Dialect, Purpose
 from picopyn.errors import Fault
 from picopyn.settings import Password, PoolSettings
+from picopyn.tls import Attempt
 
-_SSL_REQUEST = struct.pack("!II", 8, 80877103)
+_LOG = logging.getLogger("picopyn.asynchronous.transport")
+
 Address = tuple[str, int]
 
 #: Connections that run callers' statements.
@@ -43,16 +50,34 @@ class Dialer:
     Args:
         settings: Credentials, time limits, statement cache.
         dialect: The kind of server: decides the start-up options of each purpose.
-        passwords: Asked where the settings name no password.
+        passwords: Asked where the settings name no password; None: the file that the settings name.
+        security: What the pool does about TLS; None: what the settings say.
+
+    Raises:
+        ConfigError: A file that TLS needs is missing, or cannot be what it should be.
     """
 
-    def __init__(self, settings: PoolSettings, dialect: Dialect, passwords: PasswordFile) -> None:
+    def __init__(
+        self,
+        settings: PoolSettings,
+        dialect: Dialect,
+        passwords: PasswordFile | None = None,
+        security: tls.Security | None = None,
+    ) -> None:
         self._settings = settings
         self._dialect = dialect
-        self._passwords = passwords
+        self._passwords = passwords or PasswordFile(settings.passfile)
         self._user = settings.user or _system_user()
         self._database = settings.database or self._user
+        self._security = security or tls.prepare(settings)
         self._made: set[Connection] = set()
+
+    @property
+    def knock(self) -> Knock:
+        """How to ask these servers for a first word."""
+        if not self._security.plan.may_encrypt:
+            return Knock(tls.GSS_REQUEST, closing_counts=True)
+        return Knock(tls.SSL_REQUEST, closing_counts=self._security.plan.attempts[0] is Attempt.PLAIN)
 
     async def dial(
         self, address: Address, purpose: Purpose, on_notice: Callable[[str], None] | None = None
@@ -91,22 +116,68 @@ class Dialer:
             connection.abandon()
 
     async def _connect(self, address: Address, purpose: Purpose) -> Any:
+        """Try the ways that `sslmode` leaves, one limit for all of them."""
+        refused: asyncpg.PostgresError | None = None
+        async with asyncio.timeout(self._settings.connect_timeout):
+            *first, last = self._security.plan.attempts_at(address[0])
+            for attempt in first:
+                try:
+                    return await self._attempt(address, purpose, attempt)
+                except asyncpg.InvalidAuthorizationSpecificationError as error:
+                    if error.sqlstate != "28000":  # a wrong password is wrong with TLS, too, and it is counted
+                        raise
+                    refused = error
+            try:
+                return await self._attempt(address, purpose, last)
+            except tls.NotOffered:
+                if refused is None:
+                    raise
+                raise refused from None
+
+    async def _attempt(self, address: Address, purpose: Purpose, attempt: Attempt) -> Any:
+        doorway = self._doorway(attempt)
+        try:
+            connection = await self._open(address, purpose, doorway, encrypted=attempt is Attempt.TLS)
+        except Exception as error:
+            told = tls.explained(error, self._security.plan, doorway, address)
+            self._warn_once(told, address)
+            if told is error:
+                raise
+            raise told from error
+        self._security.not_accepted.discard(address)
+        return connection
+
+    def _doorway(self, attempt: Attempt) -> tls.Doorway | None:
+        if attempt is Attempt.PLAIN or self._security.context is None:
+            return None
+        loop = asyncio.get_running_loop()
+        return tls.Doorway(loop, self._security.plan, attempt, self._security.context, self._settings.connect_timeout)
+
+    async def _open(self, address: Address, purpose: Purpose, doorway: tls.Doorway | None, *, encrypted: bool) -> Any:
         settings = self._settings
-        arguments: dict[str, Any] = {"timeout": settings.connect_timeout}  # asyncpg takes a float, but says int
+        # asyncpg takes these, but its types say otherwise.
+        arguments: dict[str, Any] = {"timeout": None, "loop": doorway}
         return await asyncpg.connect(
             host=address[0],
             port=address[1],
             user=self._user,
             password=self._password(address),
             database=self._database,
-            ssl=settings.ssl,
+            ssl=self._security.context if encrypted else False,
+            direct_tls=False,
+            target_session_attrs="any",  # else asyncpg looks into the environment
             statement_cache_size=settings.statement_cache_size,
             server_settings=self._start_up(purpose),
-            target_session_attrs="any",  # else asyncpg looks into the environment
             connection_class=Connection if settings.statement_cache_size else NamelessConnection,
             **arguments,
             **self._for_callers(purpose),
         )
+
+    def _warn_once(self, error: Exception, address: Address) -> None:
+        """A node whose certificate is not accepted is left out, which should not go unnoticed."""
+        if isinstance(error.__cause__, ssl.SSLCertVerificationError) and address not in self._security.not_accepted:
+            self._security.not_accepted.add(address)
+            _LOG.warning("a node is not used: %s", error)
 
     def _for_callers(self, purpose: Purpose) -> dict[str, Any]:
         """What only connections get that callers use."""
@@ -137,6 +208,13 @@ class Dialer:
         return keys
 
 
+def _system_user() -> str:
+    try:
+        return getpass.getuser()
+    except (ImportError, KeyError, OSError):
+        return ""
+
+
 async def _give_up(connecting: asyncio.Task[Any]) -> None:
     """End an attempt to connect that nobody waits for any more.
 
@@ -156,15 +234,24 @@ def _drop(connecting: asyncio.Task[Any]) -> None:
         connecting.result().terminate()
 
 
-def _system_user() -> str:
-    try:
-        return getpass.getuser()
-    except (ImportError, KeyError, OSError):
-        return ""
+@dataclass(frozen=True, slots=True)
+class Knock:
+    """A question to which every server has an answer.
+
+    Attributes:
+        question: What is sent.
+        closing_counts: Whether closing the connection is an answer, too.
+    """
+
+    question: bytes
+    closing_counts: bool
+
+
+_KNOCK = Knock(tls.SSL_REQUEST, closing_counts=False)
 
 
 async def awake(
-    groups: Sequence[Sequence[Address]], timeout: float, failed: dict[Address, str]
+    groups: Sequence[Sequence[Address]], timeout: float, failed: dict[Address, str], knock: Knock = _KNOCK
 ) -> AsyncGenerator[Address, None]:
     """Ask addresses in parallel whether somebody answers; yield those that do, in the order of their answers.
 
@@ -172,12 +259,13 @@ async def awake(
         groups: Whom to ask; each group is asked `STAGGER` seconds after the one before it.
         timeout: Limit for each answer (seconds).
         failed: Receives the reason for every address that did not answer.
+        knock: How to ask.
     """
     asking: dict[asyncio.Task[None], Address] = {}
     for number, group in enumerate(groups):
         for address in group:
             if address not in asking.values():
-                asking[asyncio.create_task(_first_word(address, timeout, number * STAGGER))] = address
+                asking[asyncio.create_task(_first_word(address, timeout, number * STAGGER, knock))] = address
     try:
         pending = set(asking)
         while pending:
@@ -194,17 +282,26 @@ async def awake(
         await asyncio.gather(*asking, return_exceptions=True)
 
 
-async def _first_word(address: Address, timeout: float, delay: float) -> None:
+async def _first_word(address: Address, timeout: float, delay: float, knock: Knock) -> None:
     if delay:
         await asyncio.sleep(delay)
     async with asyncio.timeout(timeout):
         reader, writer = await _connect(address)
         try:
-            writer.write(_SSL_REQUEST)
-            if not await reader.read(1):
+            writer.write(knock.question)
+            if not await _one_byte(reader, knock) and not knock.closing_counts:
                 raise ConnectionError("the server closed the connection")
         finally:
             writer.transport.abort()
+
+
+async def _one_byte(reader: asyncio.StreamReader, knock: Knock) -> bytes:
+    try:
+        return await reader.read(1)
+    except ConnectionResetError:
+        if knock.closing_counts:
+            return b""
+        raise
 
 
 async def _connect(address: Address) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:

@@ -5,6 +5,7 @@
 | `PicodataCluster` | a Picodata-shaped cluster: several addresses, one process, real rows |
 | `PostgresServer` | one real PostgreSQL server |
 | `FaultProxy`, `BlackHole` | a proxy that fails on request; an address where connecting never completes |
+| `TlsFront` | lets a `FaultProxy` end TLS, and records how clients began |
 | `ScriptedServer` | a server that plays what a test wrote down |
 | `ManualClock`, `AutoJumpLoop` | time that moves when told to, or jumps to the next timer |
 """
@@ -15,6 +16,7 @@ from picopyn.testing.picodata.picodata_cluster import ClusterError, Counters, In
 from picopyn.testing.picodata.shape import TierShape, UserShape
 from picopyn.testing.postgres import PostgresFailed, PostgresNotFound, PostgresServer
 from picopyn.testing.scripted_server import ScriptedServer
+from picopyn.testing.tls_front import TlsFront, tls_only
 
 __all__ = [
     "AutoJumpLoop",
@@ -30,7 +32,9 @@ __all__ = [
     "PostgresServer",
     "ScriptedServer",
     "TierShape",
+    "TlsFront",
     "UserShape",
     "black_hole",
     "run_jumping",
+    "tls_only",
 ]

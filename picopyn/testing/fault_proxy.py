@@ -1,7 +1,8 @@
 """`FaultProxy`: a TCP proxy that fails on request; `BlackHole`: an address whose SYNs are dropped.
 
-Decides what happens to bytes on their way. Must not know what they mean. The proxy runs in a thread of its
-own and is controlled synchronously, so it serves blocking clients and clients on any event loop.
+Decides what happens to bytes on their way. Must not know what they mean; how to end a client's TLS is told by a
+`TlsFront`. The proxy runs in a thread of its own and is controlled synchronously, so it serves blocking clients and
+clients on any event loop.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import select
 import socket
+import ssl
 import struct
 import threading
 from collections.abc import Callable, Coroutine
@@ -16,6 +18,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, TypeVar, cast
+
+from picopyn.testing.tls_front import TlsFront, TlsSession, first_packet
 
 T = TypeVar("T")
 
@@ -50,6 +54,122 @@ class _End(asyncio.Protocol):
         self._link.lost(self)
 
 
+class _Door(asyncio.Protocol):
+    """A client whose first words are awaited; then it is let in, and what it says goes to a link. Owner: the
+    proxy's loop.
+    """
+
+    def __init__(self, proxy: FaultProxy, front: TlsFront) -> None:
+        self._proxy = proxy
+        self._front = front
+        self._received = b""
+        self._session: TlsSession | None = None
+        self._inside: _End | None = None
+        self.transport: asyncio.Transport | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)
+        self._proxy.knocked(self)
+        self.hold(self._proxy.weather.frozen)
+
+    def data_received(self, data: bytes) -> None:
+        weather = self._proxy.weather
+        if self._inside is not None or not (weather.mute or weather.delay):
+            self._hear(data)
+        elif not weather.mute:
+            asyncio.get_running_loop().call_later(weather.delay, self._hear, data)
+
+    def _hear(self, data: bytes) -> None:
+        if self._session is not None:
+            data = self._decrypted(self._session, data)
+        if self._inside is not None:
+            self._inside.data_received(data)
+        else:
+            self._received += data
+            self._listen()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.transport = None
+        self._proxy.left(self)
+        if self._inside is not None:
+            self._inside.connection_lost(exc)
+
+    def _decrypted(self, session: TlsSession, data: bytes) -> bytes:
+        try:
+            return session.feed(data)
+        except ssl.SSLError:
+            if self.transport is not None:  # with an alert on its way
+                self.transport.close()
+            return b""
+
+    def _listen(self) -> None:
+        encrypted = self._session is not None
+        packet = first_packet(self._received)
+        if packet is None or self.transport is None:
+            return
+        opening = self._front.opening(packet, encrypted=encrypted)
+        refusal = self._front.refusal(packet, encrypted=encrypted)
+        if refusal is not None:
+            self._outward().write(refusal)
+            asyncio.get_running_loop().call_later(self._proxy.weather.delay, self.transport.close)
+        elif opening != "SSLRequest":
+            self._let_in()
+        elif self._front.stall != "answer":
+            self._received = b""
+            self._answer(self.transport, self._front.answer)
+
+    def _answer(self, transport: asyncio.Transport, word: bytes) -> None:
+        if not word:
+            transport.close()
+            return
+        self._say(word)
+        if word == b"S" and self._front.context is not None and self._front.stall is None:
+            self._session = TlsSession(self._front, self._front.context, self._say)
+
+    def _say(self, data: bytes) -> None:
+        delay = self._proxy.weather.delay
+        if self._inside is None and delay:
+            asyncio.get_running_loop().call_later(delay, self._write, data)
+        else:
+            self._write(data)
+
+    def _write(self, data: bytes) -> None:
+        if self.transport is not None and not self.transport.is_closing():
+            self.transport.write(data)
+
+    def _let_in(self) -> None:
+        self._proxy.left(self)
+        self._inside = _Link(self._proxy).client
+        self._inside.connection_made(self._outward())
+        self._inside.data_received(self._received)
+
+    def _outward(self) -> asyncio.Transport:
+        assert self.transport is not None
+        if self._session is None:
+            return self.transport
+        return cast(asyncio.Transport, _Encrypting(self.transport, self._session))
+
+    def hold(self, frozen: bool) -> None:
+        if self.transport is not None and not self.transport.is_closing():
+            (self.transport.pause_reading if frozen else self.transport.resume_reading)()
+
+    def cut(self) -> None:
+        if self.transport is not None:
+            _reset_on_close(self.transport.get_extra_info("socket"))
+            self.transport.abort()
+
+
+class _Encrypting:
+    """A transport that encrypts what is written; all else is the transport's own."""
+
+    def __init__(self, transport: asyncio.Transport, session: TlsSession) -> None:
+        self._transport = transport
+        self.write = session.write
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+
 class _Link:
     """A client's connection and ours to the target. Owner: the proxy's loop."""
 
@@ -65,6 +185,8 @@ class _Link:
             end.transport.pause_reading()
         if end is self.client:
             self._proxy.began(self)
+        elif self.client.transport is None and end.transport is not None:
+            end.transport.abort()  # the client left while we dialled
         else:
             early, self._early = self._early, []
             for data in early:
@@ -131,17 +253,22 @@ class FaultProxy:
         host: Where to pass connections on to.
         port: Its port.
         listen: Own address; the port is free choice and known as `port` after `start`.
+        tls: How to meet clients where the proxy ends their TLS; a context is short for `TlsFront(context)`. None:
+            their bytes are passed on as they are.
 
     Faults add up until `let_pass` clears them all. Open connections feel a fault as well as new ones, except
     `refuse`.
     """
 
-    def __init__(self, host: str, port: int, *, listen: str = "127.0.0.1") -> None:
+    def __init__(
+        self, host: str, port: int, *, listen: str = "127.0.0.1", tls: TlsFront | ssl.SSLContext | None = None
+    ) -> None:
         self._to = (host, port)
         self.host = listen
         self.port = 0
         self.weather = _Weather()
-        self._links: set[_Link] = set()
+        self.front = TlsFront(tls) if isinstance(tls, ssl.SSLContext) else tls
+        self._links: set[_Link | _Door] = set()
         self._dials: set[asyncio.Task[None]] = set()
         self._accepted = 0
         self._server: asyncio.Server | None = None
@@ -204,7 +331,7 @@ class FaultProxy:
 
     def cut(self) -> None:
         """Reset every open connection once; new ones pass."""
-        self._do(self._each(_Link.cut))
+        self._do(self._each(lambda link: link.cut()))
 
     def cut_after(self, answered: int) -> None:
         """Reset each connection once so many more bytes of answers have passed, even inside a message."""
@@ -224,9 +351,18 @@ class FaultProxy:
 
     # inside the loop
 
-    def began(self, link: _Link) -> None:
-        """A client connected."""
+    def knocked(self, door: _Door) -> None:
+        """A client connected, and has to say what it wants."""
         self._accepted += 1
+        self._links.add(door)
+
+    def left(self, door: _Door) -> None:
+        """A client has gone, or is let in."""
+        self._links.discard(door)
+
+    def began(self, link: _Link) -> None:
+        """A client connected, or was let in."""
+        self._accepted += self.front is None
         self._links.add(link)
         task = asyncio.get_running_loop().create_task(self._dial(link))
         self._dials.add(task)
@@ -245,8 +381,11 @@ class FaultProxy:
     async def _listen(self) -> None:
         if self._server is None:
             loop = asyncio.get_running_loop()
-            self._server = await loop.create_server(lambda: _Link(self).client, self.host, self.port)
+            self._server = await loop.create_server(self._meet, self.host, self.port)
             self.port = int(self._server.sockets[0].getsockname()[1])
+
+    def _meet(self) -> asyncio.Protocol:
+        return _Link(self).client if self.front is None else _Door(self, self.front)
 
     async def _unlisten(self) -> None:
         """Listen no more; what was accepted just now begins first: asyncio loses connections that find no server."""
@@ -268,10 +407,10 @@ class FaultProxy:
         for task in self._dials:
             task.cancel()
         await asyncio.gather(*self._dials, return_exceptions=True)
-        await self._each(_Link.cut)
+        await self._each(lambda link: link.cut())
         await _turns()
 
-    async def _each(self, action: Callable[[_Link], None]) -> None:
+    async def _each(self, action: Callable[[_Link | _Door], None]) -> None:
         for link in list(self._links):
             action(link)
 
@@ -280,7 +419,8 @@ class FaultProxy:
             for name, value in changes.items():
                 setattr(self.weather, name, value)
             for link in list(self._links):
-                link.count_anew()
+                if isinstance(link, _Link):
+                    link.count_anew()
                 link.hold(self.weather.frozen)
 
         self._do(apply())

@@ -13,6 +13,7 @@ import asyncpg
 import pytest
 
 from picopyn.asynchronous import transport
+from picopyn.asynchronous.config_files import PasswordFile
 from picopyn.asynchronous.connection import Connection
 from picopyn.dialects.base import Purpose
 from picopyn.dialects.picodata import PicodataDialect
@@ -266,7 +267,7 @@ async def test_a_dial_that_is_given_up_leaves_no_complaint(script: Chatty) -> No
     complaints: list[str] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context["message"]))
     with ScriptedServer(script) as server:
-        dialer = transport.Dialer(PoolSettings.from_dsn(server.dsn), PicodataDialect())
+        dialer = transport.Dialer(PoolSettings.from_dsn(server.dsn), PicodataDialect(), PasswordFile(None))
         for turns in range(30):
             dialling = asyncio.create_task(dialer.dial((server.host, server.port), Purpose.PLAIN))
             for _ in range(turns):

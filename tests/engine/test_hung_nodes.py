@@ -11,6 +11,7 @@ from collections.abc import Callable
 import pytest
 
 from picopyn.dialects.base import Purpose
+from picopyn.engine.place import Place
 from picopyn.errors import ConnectionLost, OutcomeUnknown, WriteLost
 from picopyn.observe import ConnectionClosed, NodeStateChanged
 from picopyn.routing.health import NodeState
@@ -245,8 +246,8 @@ async def test_a_borrowed_connection_to_a_hung_node_is_ended_too() -> None:
     """Its call ends with the error of a connection that broke."""
     world = await warm_world()
     pools = [world.cluster.pool(Candidate(server.node)) for server in world.servers.values()]
-    pool, link = await world.executor.acquire(world.request("", method="acquire"))
-    uuid = pool.node.uuid
+    loan = await world.executor.acquire(world.request("", method="acquire"), Place())
+    link, uuid = loan.link, loan.pool.node.uuid
     world.servers[uuid].freeze()
     borrowed = asyncio.create_task(link.fetch("SELECT pg_sleep(1000)"))  # type: ignore[attr-defined]
     await until_down(world, uuid)

@@ -424,7 +424,9 @@ async def test_shutdown_pending_tasks_at_an_interrupt(
     postgres: PostgresServer, admin: Any, block: bool, measured: Measured
 ) -> None:
     """Ctrl-C ends a program within a second, quietly; a pool without a block says that it was never closed."""
-    head = "async with Pool(sys.argv[1]) as pool:" if block else "pool = await Pool(sys.argv[1]).open()\n        if True:"
+    head = (
+        "async with Pool(sys.argv[1]) as pool:" if block else "pool = await Pool(sys.argv[1]).open()\n        if True:"
+    )
     running = program(INTERRUPTED.format(head=head), of(postgres, "interrupted"))
     assert running.stdout is not None
     assert await asyncio.to_thread(running.stdout.readline) == "running\n"

@@ -1,0 +1,122 @@
+"""A whole pool over TLS: every connection it opens follows the one word, on every node."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from typing import Any
+
+import pytest
+
+from picopyn.asynchronous import Pool
+from picopyn.errors import AuthenticationFailed, NoNodeAvailable
+from picopyn.testing import TlsFront, tls_only
+from tests.tls.certificates import Authority
+from tests.tls.fronted import Fronted
+
+pytestmark = pytest.mark.cluster
+
+TLS = "encrypted StartupMessage"
+
+
+async def use(pool: Pool) -> None:
+    """Write and read rows of every owner, each read sent straight to it."""
+    await pool.execute("DROP TABLE IF EXISTS tls_rows")
+    await pool.execute("CREATE TABLE tls_rows (id INT NOT NULL PRIMARY KEY, v TEXT)")
+    await pool.wait_ready()
+    for number in range(20):
+        await pool.execute("INSERT INTO tls_rows VALUES ($1, $2)", number, "x" * 5000 * number)
+    for number in range(20):
+        row = await pool.fetchrow("SELECT v FROM tls_rows WHERE id = $1", number)
+        assert row["v"] == "x" * 5000 * number
+    explained = await pool.explain_route("SELECT v FROM tls_rows WHERE id = $1", 1)
+    assert explained.direct
+
+
+@pytest.mark.parametrize("mode", ["prefer", "require", "verify-ca", "verify-full"])
+async def test_every_connection_is_encrypted(mode: str, picopyn_cluster: Any, authority: Authority) -> None:
+    """Those of callers and those that learn, on every node, each with a certificate of its own."""
+
+    def front(number: int, address: str) -> TlsFront:
+        return TlsFront(authority.issue(addresses=[address]).server_side(), refuse=tls_only)
+
+    with Fronted(picopyn_cluster, front) as fronted:
+        async with fronted.pool(sslmode=mode, sslrootcert=authority.root) as pool:
+            await use(pool)
+        assert all(openings <= {TLS, "encrypted CancelRequest"} for openings in fronted.openings.values())
+        leaders = set(picopyn_cluster.leaders().values())
+        assert all(TLS in fronted.openings[name] for name in leaders)
+
+
+@pytest.mark.parametrize("mode", ["disable", "allow", "prefer"])
+async def test_a_cluster_without_tls_is_used_in_plain_text(mode: str, picopyn_cluster: Any) -> None:
+    """`disable` never asks, `prefer` asks each time and takes no for an answer."""
+    with Fronted(picopyn_cluster, lambda number, address: TlsFront()) as fronted:
+        async with fronted.pool(sslmode=mode) as pool:
+            await use(pool)
+        asked = [opening for name in fronted.proxies for opening in fronted.front(name).openings]
+        assert ("SSLRequest" in asked) is (mode != "disable")
+        assert TLS not in asked
+
+
+async def test_a_cluster_without_tls_under_require(picopyn_cluster: Any) -> None:
+    """`open()` says of each node what it lacks; nobody was sent a start-up packet."""
+    with Fronted(picopyn_cluster, lambda number, address: TlsFront()) as fronted:
+        with pytest.raises(NoNodeAvailable) as caught:
+            await fronted.pool(sslmode="require").open()
+        assert len(caught.value.reasons) == len(fronted.proxies)
+        assert all("no TLS with" in reason for reason in caught.value.reasons.values())
+        assert not any(fronted.openings.values())
+
+
+async def test_a_cluster_with_tls_only_under_disable(picopyn_cluster: Any, authority: Authority) -> None:
+    """The server's own words, and what to change; one node was asked, since it is a refusal."""
+    context = authority.issue().server_side()
+    with Fronted(picopyn_cluster, lambda number, address: TlsFront(context, refuse=tls_only)) as fronted:
+        with pytest.raises(AuthenticationFailed, match="requires the client to use ssl") as caught:
+            await fronted.pool(sslmode="disable").open()
+        assert "sslmode=require" in str(caught.value)
+        assert sum("StartupMessage" in fronted.front(name).openings for name in fronted.proxies) == 1
+
+
+async def test_nodes_demand_a_client_certificate(picopyn_cluster: Any, authority: Authority) -> None:
+    """With it everything works; without it `open()` says what to give."""
+
+    def front(number: int, address: str) -> TlsFront:
+        return TlsFront(authority.issue(addresses=[address]).server_side(clients=authority.root))
+
+    client = authority.issue(common_name="app")
+    with Fronted(picopyn_cluster, front) as fronted:
+        words = {"sslmode": "verify-full", "sslrootcert": authority.root}
+        async with fronted.pool(sslcert=client.cert, sslkey=client.key, **words) as pool:
+            await use(pool)
+        with pytest.raises(NoNodeAvailable, match="sslcert and sslkey"):
+            await fronted.pool(**words).open()
+
+
+async def test_a_context_of_ones_own_serves_the_whole_pool(picopyn_cluster: Any, authority: Authority) -> None:
+    """It is used as it is."""
+    context = ssl.create_default_context(cafile=str(authority.root))
+
+    def front(number: int, address: str) -> TlsFront:
+        return TlsFront(authority.issue(addresses=[address]).server_side(), refuse=tls_only)
+
+    with Fronted(picopyn_cluster, front) as fronted:
+        async with fronted.pool(ssl=context) as pool:
+            await use(pool)
+
+
+async def test_a_node_whose_hand_shake_hangs_delays_nobody(picopyn_cluster: Any, authority: Authority) -> None:
+    """Not `open()`, not calls to other nodes, not `close()`."""
+    context = authority.issue().server_side()
+    hung = min(picopyn_cluster.leaders().values())
+
+    def front(number: int, address: str) -> TlsFront:
+        stalls = list(picopyn_cluster.instances)[number] == hung
+        return TlsFront(context, stall="handshake" if stalls else None)
+
+    with Fronted(picopyn_cluster, front) as fronted:
+        seeds = [hung, *(name for name in fronted.proxies if name != hung)]
+        async with asyncio.timeout(20):
+            async with fronted.pool(seeds=seeds, sslmode="require", connect_timeout=0.5) as pool:
+                assert await pool.fetchval("SELECT 1") == 1

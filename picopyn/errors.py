@@ -71,7 +71,7 @@ class AcquireTimeout(PicopynError, TimeoutError):  # noqa: N818 - the promised n
     """No connection became available within the deadline; nothing was sent."""
 
 
-class TooManyWaiting(AcquireTimeout):  # noqa: N818 - names the event
+class TooManyWaiting(AcquireTimeout):
     """As many calls as `max_waiting` allows wait already; the call was refused at once, and nothing was sent.
 
     It is an `AcquireTimeout` because whoever handles that one wants to handle this one: the database cannot keep up.

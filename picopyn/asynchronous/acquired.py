@@ -335,7 +335,9 @@ class AcquiredConnection:
         if connection.inherited:
             raise UsageError("this connection was acquired in another process, before a fork; open a pool in this one")
         if asyncio._get_running_loop() is not self._loop and not self._loop.is_closed():
-            raise UsageError("this connection belongs to another event loop; acquire one from a pool of this loop")
+            raise UsageError(
+                "this connection works only in the event loop it was acquired in; acquire one in this loop"
+            )
         return connection
 
     def _use(self, name: str, query: str | None = None, *, decides: bool = False) -> _Use:

@@ -1,9 +1,9 @@
 """Connections that are dropped under a request: the server is told that nobody waits any more.
 
 A statement goes on at the server after its connection is gone; PostgreSQL notices only when it answers. So asyncpg
-sends a CancelRequest beside the connection, and the connection is kept for the moment that takes. It is kept because a
-request that overtakes its statement does nothing: then it has to be sent again, and only an answer on the old connection
-tells. Nobody waits for any of this, and a node that hangs gets a second of it.
+sends a CancelRequest beside the connection, and the connection is kept for the moment that takes. It is kept because
+a request that overtakes its statement does nothing: then it has to be sent again, and only an answer on the old
+connection tells. Nobody waits for any of this, and a node that hangs gets a second of it.
 """
 
 from __future__ import annotations

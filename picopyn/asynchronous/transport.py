@@ -49,26 +49,32 @@ class Dialer:
         settings: Credentials, time limits, statement cache.
         dialect: The kind of server: decides the start-up options of each purpose.
         passwords: Asked where the settings name no password; None: the file that the settings name.
+        security: What the pool does about TLS; None: what the settings say.
 
     Raises:
         ConfigError: A file that TLS needs is missing, or cannot be what it should be.
     """
 
-    def __init__(self, settings: PoolSettings, dialect: Dialect, passwords: PasswordFile | None = None) -> None:
+    def __init__(
+        self,
+        settings: PoolSettings,
+        dialect: Dialect,
+        passwords: PasswordFile | None = None,
+        security: tls.Security | None = None,
+    ) -> None:
         self._settings = settings
         self._dialect = dialect
         self._passwords = passwords or PasswordFile(settings.passfile)
         self._user = settings.user or _system_user()
         self._database = settings.database or self._user
-        self._tls, self._context = tls.prepare(settings)
-        self._not_accepted: set[Address] = set()
+        self._security = security or tls.prepare(settings)
 
     @property
     def knock(self) -> Knock:
         """How to ask these servers for a first word."""
-        if not self._tls.may_encrypt:
+        if not self._security.plan.may_encrypt:
             return Knock(tls.GSS_REQUEST, closing_counts=True)
-        return Knock(tls.SSL_REQUEST, closing_counts=self._tls.attempts[0] is Attempt.PLAIN)
+        return Knock(tls.SSL_REQUEST, closing_counts=self._security.plan.attempts[0] is Attempt.PLAIN)
 
     async def dial(
         self, address: Address, purpose: Purpose, on_notice: Callable[[str], None] | None = None
@@ -97,7 +103,7 @@ class Dialer:
         """Try the ways that `sslmode` leaves, one limit for all of them."""
         refused: asyncpg.PostgresError | None = None
         async with asyncio.timeout(self._settings.connect_timeout):
-            *first, last = self._tls.attempts_at(address[0])
+            *first, last = self._security.plan.attempts_at(address[0])
             for attempt in first:
                 try:
                     return await self._attempt(address, purpose, attempt)
@@ -117,19 +123,19 @@ class Dialer:
         try:
             connection = await self._open(address, purpose, doorway, encrypted=attempt is Attempt.TLS)
         except Exception as error:
-            told = tls.explained(error, self._tls, doorway, address)
+            told = tls.explained(error, self._security.plan, doorway, address)
             self._warn_once(told, address)
             if told is error:
                 raise
             raise told from error
-        self._not_accepted.discard(address)
+        self._security.not_accepted.discard(address)
         return connection
 
     def _doorway(self, attempt: Attempt) -> tls.Doorway | None:
-        if attempt is Attempt.PLAIN or self._context is None:
+        if attempt is Attempt.PLAIN or self._security.context is None:
             return None
         loop = asyncio.get_running_loop()
-        return tls.Doorway(loop, self._tls, attempt, self._context, self._settings.connect_timeout)
+        return tls.Doorway(loop, self._security.plan, attempt, self._security.context, self._settings.connect_timeout)
 
     async def _open(self, address: Address, purpose: Purpose, doorway: tls.Doorway | None, *, encrypted: bool) -> Any:
         settings = self._settings
@@ -141,7 +147,7 @@ class Dialer:
             user=self._user,
             password=self._password(address),
             database=self._database,
-            ssl=self._context if encrypted else False,
+            ssl=self._security.context if encrypted else False,
             direct_tls=False,
             target_session_attrs="any",  # else asyncpg looks into the environment
             statement_cache_size=settings.statement_cache_size,
@@ -153,8 +159,8 @@ class Dialer:
 
     def _warn_once(self, error: Exception, address: Address) -> None:
         """A node whose certificate is not accepted is left out, which should not go unnoticed."""
-        if isinstance(error.__cause__, ssl.SSLCertVerificationError) and address not in self._not_accepted:
-            self._not_accepted.add(address)
+        if isinstance(error.__cause__, ssl.SSLCertVerificationError) and address not in self._security.not_accepted:
+            self._security.not_accepted.add(address)
             _LOG.warning("a node is not used: %s", error)
 
     def _for_callers(self, purpose: Purpose) -> dict[str, Any]:

@@ -302,7 +302,7 @@ def _keepalive(number: Callable[[str], Any]) -> Callable[[str], Any]:
 
 
 def _milliseconds_or_text(text: str) -> Any:
-    """Libpq counts this one in milliseconds."""
+    """As libpq has it, a count of milliseconds."""
     try:
         return float(text) / 1000 or None
     except ValueError:
@@ -558,9 +558,9 @@ def _problems(settings: PoolSettings) -> list[str]:
             problems.append(f"{name} must be {wanted}" + ("" if name in _UNTOLD else f", not {value!r}"))
     if not wrong & {"min_size", "max_size"} and settings.min_size > settings.max_size:
         problems.append(f"min_size ({settings.min_size}) must not exceed max_size ({settings.max_size})")
-    if not wrong & {"min_size", "max_total"} and settings.max_total is not None:
-        if settings.min_size > settings.max_total:
-            problems.append(f"min_size ({settings.min_size}) must not exceed max_total ({settings.max_total})")
+    total = settings.max_total
+    if not wrong & {"min_size", "max_total"} and total is not None and settings.min_size > total:
+        problems.append(f"min_size ({settings.min_size}) must not exceed max_total ({total})")
     if not wrong & {"ssl", "ssl_min_protocol_version", "ssl_max_protocol_version"}:
         problems += contradictions(settings)
     if "server_settings" not in wrong:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 from weakref import ReferenceType, ref
 
@@ -153,6 +154,23 @@ class LendableConnection(asyncpg.Connection):
         """See asyncpg."""
         self._codecs_changed = True
         await super().set_builtin_type_codec(*args, **kwargs)
+
+    # an event loop that is closed
+
+    def lives_on(self, loop: Any) -> bool:
+        """Whether this event loop carries it."""
+        return self._loop is loop and not self.is_closed()
+
+    def abandon(self) -> None:
+        """Its event loop is closed: close the socket without it. Calls in flight never end; nobody is there to care."""
+        mine: Any = self
+        mine._aborted = True
+        transport: Any = self._transport
+        with suppress(Exception):
+            transport.abort()  # stops reading, and fails at what it would leave to the loop
+        carrier = getattr(getattr(transport, "_ssl_protocol", None), "_transport", transport)
+        with suppress(Exception):
+            carrier._call_connection_lost(None)  # what it left to the loop
 
     # another process
 

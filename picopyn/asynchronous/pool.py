@@ -12,17 +12,18 @@ import logging
 import os
 import traceback
 from collections.abc import Iterable, Sequence
-from enum import Enum
 from random import Random
 from types import TracebackType
 from typing import Any
 
-from picopyn.asynchronous import fork, tls
+from picopyn.asynchronous import tls
 from picopyn.asynchronous.acquired import AcquiredConnection, Acquiring, no_transactions
 from picopyn.asynchronous.config_files import PasswordFile, read_file
 from picopyn.asynchronous.connection import Connection
 from picopyn.asynchronous.control_plane import ControlPlane
 from picopyn.asynchronous.dialect_detection import introduce, named_dialect
+from picopyn.asynchronous.household import Household
+from picopyn.asynchronous.lifecycle import Lifecycle, State
 from picopyn.asynchronous.reach import Reach
 from picopyn.asynchronous.runtime import AsyncioRuntime
 from picopyn.asynchronous.sessions import Sessions, refuse_unsupported
@@ -37,7 +38,7 @@ from picopyn.engine.place import Place
 from picopyn.engine.request import EXECUTEMANY, EXECUTEMANY_FRESHLY, Request
 from picopyn.engine.route_table import RouteTable
 from picopyn.engine.statistics import pool_stats
-from picopyn.errors import ConfigError, NoNodeAvailable, NotSupported, PoolClosed, UsageError
+from picopyn.errors import ConfigError, NoNodeAvailable, NotSupported, UsageError
 from picopyn.observe import Publisher
 from picopyn.routing.explanation import RouteExplanation
 from picopyn.routing.plan import Role
@@ -50,14 +51,8 @@ _LOG = logging.getLogger("picopyn.asynchronous.pool")
 
 #: How long `close` lets running calls finish when the caller does not say (seconds).
 CLOSE_GRACE = 10.0
-
-
-class _State(Enum):
-    NEW = "not open yet"
-    OPENING = "opening"
-    OPEN = "open"
-    CLOSED = "closed"
-    INHERITED = "inherited from another process"
+#: The same at the end of an `async with` block that was cancelled or interrupted (seconds).
+CANCEL_GRACE = 0.25
 
 
 class Pool:
@@ -89,77 +84,59 @@ class Pool:
             refuse_unsupported(self._settings, named)
         self._security = tls.prepare(self._settings)
         self._default_role = Role(self._settings.role or "leader")
-        self._state = _State.NEW
         self._is_atomic = False
         self._rng = Random()
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._sessions: Sessions
-        self._reach: Reach
+        self._life = Lifecycle(f"<Pool {self._settings.dsn!r}>")
         self._control: ControlPlane
         self._journal: Journal
         self._cluster: Cluster
         self._executor: Executor
 
     def __repr__(self) -> str:
-        return f"<Pool {self._settings.dsn!r} {self._state.value}>"
+        return f"<Pool {self._settings.dsn!r} {self._life.state.value}>"
+
+    def __del__(self) -> None:
+        life: Lifecycle | None = getattr(self, "_life", None)
+        if life is not None:
+            life.forgotten()
 
     # life cycle
 
     async def open(self) -> Pool:
         """Connect: returns when one node answers, and goes on filling in the background. A second call does nothing.
 
+        Cancelled or failed, it leaves nothing behind, and may be called again.
+
         Raises:
             AuthenticationFailed: A node refused the credentials; it was asked once, and no other node was.
             NoNodeAvailable: No seed answered; it lists each with its reason.
-            PoolClosed: The pool was closed before.
+            PoolClosed: The pool was closed, before or meanwhile.
+            UsageError: It is being opened already.
         """
-        if self._state is not _State.NEW:
-            self._check_place()
-        if self._state is _State.CLOSED:
-            raise PoolClosed("the pool was closed; make a new one")
-        if self._state is _State.OPENING:
-            raise UsageError("open() is running already")
-        if self._state is _State.NEW:
-            self._state = _State.OPENING
-            self._loop = asyncio.get_running_loop()
-            fork.watch(self)
-            try:
-                await self._connect()
-            except BaseException:
-                self._state = _State.NEW
-                self._drop_everything()
-                raise
-            self._state = _State.OPEN
+        await self._life.open(self._connect)
         return self
 
     async def close(self, grace: float = CLOSE_GRACE) -> None:
         """Refuse new calls, wake waiting ones with `PoolClosed`, let running ones finish, then drop the rest.
 
+        A second call waits for the first. Cancelled, it drops everything at once. It may be called at any time: while
+        the pool is being opened, by who still holds a connection (he is waited for like anybody else), after the event
+        loop of the pool was closed.
+
         Args:
-            grace: How long running calls and borrowers may take (seconds).
+            grace: How long running calls and borrowers may take (seconds), at least 0.
+
+        Raises:
+            ValueError: The grace is negative, or no number.
+            UsageError: The pool belongs to another event loop, which is not closed.
         """
-        if self._state is _State.INHERITED:
-            return
-        if self._state is not _State.OPEN:
-            self._state = _State.CLOSED
-            return
-        self._state = _State.CLOSED
-        deadline = self._cluster.runtime.now() + grace
-        self._executor.closed = True
-        try:
-            await asyncio.gather(self._close_control(deadline), self._cluster.close(deadline))
-            await self._sessions.cancel_requests.settle(deadline)
-        except BaseException:
-            self._drop_everything()
-            raise
+        if not grace >= 0:
+            raise ValueError(f"grace must be a number of seconds of at least 0, not {grace!r}")
+        await self._life.close(grace)
 
     def terminate(self) -> None:
-        """Drop everything at once; calls in flight end with an error. Safe at any time."""
-        if self._state is _State.INHERITED:
-            return
-        was_open, self._state = self._state is _State.OPEN, _State.CLOSED
-        if was_open:
-            self._drop_everything()
+        """Drop everything at once; calls in flight end with an error. Safe at any time and from any thread."""
+        self._life.terminate()
 
     async def __aenter__(self) -> Pool:
         return await self.open()
@@ -167,7 +144,7 @@ class Pool:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self.close()
+        await self.close(CLOSE_GRACE if kind is None or issubclass(kind, Exception) else CANCEL_GRACE)
 
     async def wait_ready(
         self, *, leaders: int | None = None, replicas: int | None = None, timeout: float | None = 10.0
@@ -187,6 +164,7 @@ class Pool:
         deadline = None if timeout is None else cluster.runtime.now() + timeout
         while not cluster.is_ready(leaders, replicas):
             await cluster.changes.wait(deadline)
+            self._check_open()
 
     # calls
 
@@ -327,7 +305,7 @@ class Pool:
         """
         asked = role if role is not None or node is not None else self._settings.role
         place = Place(None if asked is None else self._role(asked), node, key)
-        debug = self._settings.debug or (self._loop is not None and self._loop.get_debug())
+        debug = self._settings.debug or (self._life.loop is not None and self._life.loop.get_debug())
         origin = traceback.StackSummary.from_list(traceback.extract_stack()[:-1]) if debug else None
         return Acquiring(functools.partial(self._acquire, timeout, place, origin))
 
@@ -396,13 +374,13 @@ class Pool:
         Raises:
             UsageError: The pool was never open.
         """
-        if self._state is _State.NEW:
+        if not hasattr(self, "_executor"):
             raise UsageError("the pool is not open yet: use `async with pool` or `await pool.open()`")
         return self._cluster.snapshot
 
     def stats(self) -> PoolStats:
         """Gauges and counters, as of now; the value never changes afterwards."""
-        if self._state is _State.NEW:
+        if not hasattr(self, "_executor"):
             return Counters().snapshot()
         control = self._control
         return pool_stats(self._cluster, self._journal, control.tracker.stats(), control.metadata.stats())
@@ -414,6 +392,15 @@ class Pool:
         request = Request("explain", query, args, self._role(role), None, None, None)
         request.asked = True
         return explain(request, metadata, self._executor, self._cluster)
+
+    async def expire_connections(self) -> None:
+        """Replace every connection, without disturbing anybody: after a new password, or a change of server settings.
+
+        Idle ones are closed now, those in use when they are given back, those that are being opened on arrival. Nothing
+        is waited for.
+        """
+        self._check_open()
+        self._cluster.expire_connections()
 
     def update_topology_interval(self, seconds: float) -> None:
         """Change how often the topology is refreshed; takes effect at once.
@@ -445,7 +432,7 @@ class Pool:
         role: str | None,
         idempotent: bool | None,
     ) -> Request:
-        if self._state is not _State.OPEN or asyncio._get_running_loop() is not self._loop:
+        if self._life.state is not State.OPEN or asyncio._get_running_loop() is not self._life.loop:
             self._check_open()
         explicit = timeout is not None
         if timeout is None:
@@ -478,27 +465,8 @@ class Pool:
         except ValueError:
             raise ConfigError(f"role must be 'leader' or 'prefer_leader', not {role!r}") from None
 
-    def _check_place(self) -> None:
-        """Refuse another process and another event loop: sockets and waiting calls belong to where they were made."""
-        if self._state is _State.INHERITED:
-            raise UsageError("the pool was opened in another process, before a fork; make and open one in this process")
-        if self._loop is not None and asyncio._get_running_loop() is not self._loop:
-            state = "is closed" if self._loop.is_closed() else "is another one"
-            raise UsageError(
-                f"the pool works only in the event loop that opened it, which {state}; open one in this loop"
-            )
-
-    def disown(self) -> None:
-        """In a child process, called by itself right after the fork: the pool stays the parent's and refuses here."""
-        if self._state in (_State.OPENING, _State.OPEN):
-            self._state = _State.INHERITED
-
     def _check_open(self) -> None:
-        if self._state is _State.CLOSED:
-            raise PoolClosed("the pool is closed")
-        self._check_place()
-        if self._state is not _State.OPEN:
-            raise UsageError("the pool is not open yet: use `async with pool` or `await pool.open()`")
+        self._life.check_open()
 
     async def _connect(self) -> None:
         settings, rng = self._settings, self._rng
@@ -508,17 +476,19 @@ class Pool:
         dialer, dialect = first.dialer, first.dialect
         self._is_atomic = Capability.TRANSACTIONS in dialect.capabilities
         seeds, timeout = [(endpoint.host, endpoint.port or 0) for endpoint in first.endpoints], settings.connect_timeout
-        self._reach = Reach(dialer, dialect, seeds, timeout, lambda: control.snapshot, rng, first.connection)
+        reach = Reach(dialer, dialect, seeds, timeout, lambda: control.snapshot, rng, first.connection)
+        self._life.belongings = household = Household(reach=reach)
         refuse_unsupported(settings, dialect)
-        self._sessions = Sessions(settings, dialer, self._reach)
-        runtime = AsyncioRuntime(self._sessions.open, self._sessions.restore)
+        household.sessions = sessions = Sessions(settings, dialer, reach)
+        runtime = AsyncioRuntime(sessions.open, sessions.restore)
         self._journal = journal = Journal(Counters(), Publisher(settings.on_event), runtime.now)
-        self._control = control = ControlPlane(settings, dialect, self._reach, journal.publisher, runtime.now, rng)
+        self._control = control = ControlPlane(settings, dialect, reach, journal.publisher, runtime.now, rng)
         self._cluster = cluster = Cluster(
             runtime, dialect, settings, control.snapshot, journal, control.look_again, rng
         )
+        household.control, household.cluster = control, cluster
         routes = RouteTable(control.metadata, dialect.key_hash, lambda: cluster.snapshot.bucket_counts)
-        self._executor = Executor(cluster, routes, control.metadata, dialect, journal.counters)
+        self._executor = household.executor = Executor(cluster, routes, control.metadata, dialect, journal.counters)
         await control.start(cluster, self._executor)
         await self._first_connection(cluster, first.connection)
 
@@ -535,19 +505,3 @@ class Pool:
                 reasons = {pool.node.address: pool.trouble or "no answer yet" for pool in cluster.pools}
                 what = "no node of the cluster can be connected to" if reasons else "the topology lists no usable node"
                 raise NoNodeAvailable(what, reasons) from None
-
-    async def _close_control(self, deadline: float) -> None:
-        """Say goodbye to the servers that were asked about the cluster; one that hangs has the grace, no more."""
-        try:
-            async with asyncio.timeout_at(deadline):
-                await self._control.close()
-        except TimeoutError:
-            self._control.terminate()
-
-    def _drop_everything(self) -> None:
-        for part in ("_executor", "_control", "_cluster", "_reach", "_sessions"):
-            owner = getattr(self, part, None)
-            if isinstance(owner, Executor):
-                owner.closed = True
-            elif owner is not None:
-                owner.terminate()

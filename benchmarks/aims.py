@@ -80,11 +80,14 @@ def _ratio(table: Table, other: str, limit: float, name: str) -> Iterator[Aim]:
     value = table.ratio(OURS_ROUTED, other)
     if value is not None:
         measured = f"{value.middle:.2f} ({value.low:.2f} … {value.high:.2f})"
-        yield Aim(f"throughput ≥ {limit:g} × {name}", table.situation.title, measured, at_least(value, limit))
+        quiet = not any(one is not None and one.disturbed for one in (table.of(OURS_ROUTED), table.of(other)))
+        verdict = at_least(value, limit) if quiet else "undecided"
+        yield Aim(f"throughput ≥ {limit:g} × {name}", table.situation.title, measured, verdict)
 
 
 def _tail(table: Table) -> Iterator[Aim]:
     ours = table.of(OURS_ROUTED)
     if ours is not None and ours.p50:
         share = ours.p99 / ours.p50
-        yield Aim("p99 ≤ 3 × p50", table.situation.title, f"{share:.2f}", "met" if share <= 3 else "missed")
+        verdict = "undecided" if ours.disturbed else "met" if share <= 3 else "missed"
+        yield Aim("p99 ≤ 3 × p50", table.situation.title, f"{share:.2f}", verdict)

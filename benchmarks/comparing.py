@@ -7,6 +7,8 @@ import time
 from contextlib import ExitStack
 from datetime import UTC, datetime
 
+import msgspec
+
 from benchmarks import environment, machine, plans
 from benchmarks.interleaving import Block, Patience, Series, interleave
 from benchmarks.plans import Situation, Size
@@ -29,7 +31,9 @@ def compare(
         seconds: Patience, if not the size's.
     """
     size = plans.SIZES[size_name]
-    patience = Patience(size.patience if seconds is None else seconds)
+    if seconds is not None:
+        size = msgspec.structs.replace(size, patience=seconds)
+    patience = Patience(size.patience)
     left_out = {**environment.left_out(), **dict.fromkeys(without, "left out as told"), **_published()}
     available = tuple(name for name in plans.ALL if name not in left_out)
     loops = ("uvloop", "asyncio") if environment.has_uvloop() else ("asyncio",)

@@ -3,7 +3,8 @@
 Several fresh processes, one after the other; each holds a bare asyncpg connection, our pool without a route and our
 pool with one, all on one core with the server, and runs short blocks of them in turn. From each process comes one
 number: the median difference within its rounds. The statement is made over the processes, since memory layout and hash
-seeds make processes differ by more than blocks do.
+seeds make processes differ by more than blocks do. Blocks beside foreign load are repeated; where too few are clean,
+a limit can be found to hold, but not to fail.
 
 On asyncio's own loop malloc is pinned to its cheap state: else the bare connection would pay for its large buffer, and
 hide what we add.
@@ -19,7 +20,7 @@ from pathlib import Path
 
 from benchmarks import environment, machine, plans, results
 from benchmarks.comparing import core_of_client, tell, today
-from benchmarks.estimates import difference, judge, median_interval
+from benchmarks.estimates import Interval, difference, judge, median_interval
 from benchmarks.interleaving import Patience, Series, interleave
 from benchmarks.plans import BARE, OURS, OURS_ROUTED, Situation
 from benchmarks.results import Gate, GateLine
@@ -88,8 +89,15 @@ def judged(situation: Situation, processes: list[list[Series]]) -> list[GateLine
         if values:
             interval = median_interval(values)
             title = f"{ours} − {_name(theirs)}: {situation.title}"
-            lines.append(GateLine(title, limit, tuple(values), interval, judge(interval, limit)))
+            lines.append(GateLine(title, limit, tuple(values), interval, verdict(interval, limit, processes)))
     return lines
+
+
+def verdict(interval: Interval, limit: float, processes: list[list[Series]]) -> str:
+    """The verdict; what others do at the same time only adds, so beside other work nothing fails."""
+    found = judge(interval, limit)
+    disturbed = any(one.disturbed for series in processes for one in series)
+    return "undecided" if found == "fails" and disturbed else found
 
 
 def _name(client: str) -> str:

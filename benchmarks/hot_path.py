@@ -1,4 +1,4 @@
-"""Where the microseconds of a call go, without a network: the real pool and engine over servers that answer at once.
+"""Where the microseconds of a call go, without a network: the real pool, over connections that answer at once.
 
 Each layer is run alone, many times; the least of many repeats counts, since everything that disturbs only adds. The
 layers of one call are: making the request, planning, taking and giving a connection, the list of calls in flight, and
@@ -7,7 +7,7 @@ sending. `rest` is what the layers do not explain: the loop itself, the coroutin
 With a real server on the same core the same code runs slower, for between two calls others have used the processor's
 caches. How much it then takes is read from the clock, before the connection is called and after it has answered.
 
-    python -m benchmarks.hot_path [--calls 3000] [--repeats 60] [--profile] [--no-server]
+    python -m benchmarks.hot_path [--calls 3000] [--repeats 60] [--profile]
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from statistics import median
 from typing import Any
+from unittest.mock import patch
 
 from benchmarks import machine, results
 from benchmarks.comparing import today
@@ -36,50 +37,9 @@ SCAN = "SELECT count(*) FROM bench WHERE id <> $1"
 ROW = (1, "one")
 
 
-class InstantLink:
-    """A connection whose server answers before it is asked."""
-
-    endpoint = ("127.0.0.1", 1)
-    on_notice = None
-
-    def __init__(self) -> None:
-        self._closed = False
-        self._listeners: list[Callable[[Any], None]] = []
-
-    async def fetchrow(self, query: str, *args: object, timeout: float | None = None) -> object:
-        """Answer."""
-        return ROW
-
-    def is_closed(self) -> bool:
-        """Whether it was closed."""
-        return self._closed
-
-    def is_in_transaction(self) -> bool:
-        """Never."""
-        return False
-
-    def add_termination_listener(self, listener: Callable[[Any], None]) -> None:
-        """Remember whom to tell."""
-        self._listeners.append(listener)
-
-    def terminate(self) -> None:
-        """Close."""
-        if not self._closed:
-            self._closed = True
-            for listener in self._listeners:
-                listener(self)
-
-    async def close(self, *, timeout: float | None = None) -> None:
-        """Close."""
-        self.terminate()
-
-
-class InstantDialer:
-    """Opens such connections."""
-
-    async def dial(self, address: Any, purpose: Any, on_notice: Any = None, **more: Any) -> InstantLink:
-        """Open one."""
-        return InstantLink()
+async def answer_at_once(connection: Any, query: str, *args: Any, **more: Any) -> Any:
+    """In the place of a connection's `fetchrow`: the server has answered before it was asked."""
+    return ROW
 
 
 class Stopwatch:
@@ -118,37 +78,23 @@ class Stopwatch:
         return best / self._calls * 1e6 - self._nothing
 
 
-async def layers(calls: int, repeats: int, profile: bool = False) -> dict[str, float]:
-    """Open the pool, run each layer alone, then the whole."""
-    pool = await opened()
-    try:
-        if profile:
-            await _profile(pool, calls)
-        return await _layers(pool, Stopwatch(calls, repeats))
-    finally:
-        pool.terminate()
-
-
-async def opened() -> Any:
-    """A pool that knows two statements, over two nodes that answer at once."""
+async def layers(server: BenchServer, calls: int, repeats: int, profile: bool = False) -> dict[str, float]:
+    """Open a pool, make its connections answer at once, run each layer alone, then the whole."""
     _reach_worker()
     import this_picopyn
 
     from picopyn.asynchronous import Pool
+    from picopyn.asynchronous.connection import Connection
     from picopyn.dialects.picodata import PicodataDialect
 
-    topology = this_picopyn.ToldTopology(("127.0.0.1", "127.0.0.2"), 1)
-    pool = Pool(
-        "postgresql://u@127.0.0.1:1/", dialect=PicodataDialect(startup=False), topology_source=topology, ssl="disable"
-    )
-    pool._dialer = InstantDialer()  # type: ignore[assignment]
-    await pool.open()
-    await pool.wait_ready()
-    learned = this_picopyn.PreparedStatementMetadata
-    for query, keyed in ((READ, True), (SCAN, False)):
-        route = this_picopyn.route(keyed=keyed)
-        pool._control.metadata._cache.set(query, learned(query, "default", (), (20,), route))
-    return pool
+    topology = this_picopyn.ToldTopology(server.hosts, server.port)
+    async with Pool(server.dsn, dialect=PicodataDialect(startup=False), topology_source=topology) as pool:
+        await this_picopyn.inject(pool, READ, this_picopyn.route(keyed=True))
+        await this_picopyn.inject(pool, SCAN, this_picopyn.route(keyed=False))
+        with patch.object(Connection, "fetchrow", answer_at_once):
+            if profile:
+                await _profile(pool, calls)
+            return await _layers(pool, Stopwatch(calls, repeats))
 
 
 async def _layers(pool: Any, watch: Stopwatch) -> dict[str, float]:
@@ -214,7 +160,7 @@ async def _beside(server: BenchServer, calls: int) -> dict[str, float]:
 
     before, after = [], []
     async with this_picopyn.pool(Target(server.dsn, 1, True, server.hosts, server.port), routed=True) as pool:
-        Connection.fetchrow = watched  # type: ignore[method-assign]
+        Connection.fetchrow = watched
         try:
             for number in range(calls):
                 began = clock()
@@ -223,7 +169,7 @@ async def _beside(server: BenchServer, calls: int) -> dict[str, float]:
                 before.append(asked - began)
                 after.append(ended - answered)
         finally:
-            Connection.fetchrow = fetchrow  # type: ignore[method-assign]
+            Connection.fetchrow = fetchrow
     middle = {"before": median(before) * 1e6, "after": median(after) * 1e6}
     return {f"beside a server, {name}": round(value, 3) for name, value in middle.items()}
 
@@ -250,13 +196,11 @@ def main(words: list[str] | None = None) -> int:
     parser.add_argument("--calls", type=int, default=3000)
     parser.add_argument("--repeats", type=int, default=60)
     parser.add_argument("--profile", action="store_true", help="print a profile first")
-    parser.add_argument("--no-server", action="store_true", help="only what needs none")
     parser.add_argument("--save", type=Path, default=results.RESULTS / results.LAYERS)
     options = parser.parse_args(words)
-    found = asyncio.run(layers(options.calls, options.repeats, options.profile))
-    if not options.no_server:
-        with bench_server() as server:
-            found |= asyncio.run(beside_a_server(server, options.calls * 5))
+    with bench_server() as server:
+        found = asyncio.run(layers(server, options.calls, options.repeats, options.profile))
+        found |= asyncio.run(beside_a_server(server, options.calls * 5))
     results.save(Layers(today(), machine.describe(), found), options.save)
     for name, value in found.items():
         print(f"{name:26} {value:6.2f} µs")

@@ -86,7 +86,7 @@ class Size(msgspec.Struct, frozen=True):
 
     rounds: int = 20
     seconds: float = 0.1
-    busy_rounds: int = 12
+    busy_rounds: int = 10
     busy_seconds: float = 0.25
     warm_up: float = 0.3
     patience: float = 60.0

@@ -30,7 +30,8 @@ def warnings(run: Run) -> list[str]:
         total = sum(len(table.measured) for table in run.tables)
         found.append(
             f"**The machine was not quiet: {disturbed} of {total} series (marked †) have blocks during which other "
-            f"processes used more than {run.size.foreign:.0%} of a core.**"
+            f"processes used more than {run.size.foreign:.0%} of a core."
+            + (" No number of this run may be quoted.**" if disturbed > total / 2 else "**")
         )
     if run.stolen is not None and run.stolen > 0.01:
         found.append(f"**The host of the virtual machine took {run.stolen:.1%} of a core during the run.**")

@@ -100,6 +100,8 @@ class ControlPlane:
         """Ask for a refresh soon; the leader of a doubtful node's replicaset is asked for again where it was asked."""
         if doubtful is not None and isinstance(self._source, PollingTopologySource):
             self._source.doubt_leader(doubtful.replicaset_uuid)
+            if self._cluster is not None and self._cluster.health.is_down(doubtful.uuid):
+                self._source.leave(doubtful.host, doubtful.port)
         self.tracker.trigger()
 
     async def close(self) -> None:

@@ -17,13 +17,15 @@ class Changes:
 
     Attributes:
         looks: How many times the cluster was looked at, with or without news.
+        version: Rises with whatever may make a plan outdated.
         eager: Pauses of probes that end as soon as a call begins to wait.
     """
 
-    __slots__ = ("_runtime", "_waiting", "eager", "looks")
+    __slots__ = ("_runtime", "_waiting", "eager", "looks", "version")
 
     def __init__(self, runtime: Runtime) -> None:
         self.looks = 0
+        self.version = 0
         self.eager: set[Waiter[None]] = set()
         self._runtime = runtime
         self._waiting: dict[Waiter[None], None] = {}
@@ -35,6 +37,7 @@ class Changes:
 
     def ring(self) -> None:
         """Something changed: wake everybody who waits, in the order of asking."""
+        self.version += 1
         waiting, self._waiting = self._waiting, {}
         for waiter in waiting:
             waiter.wake(None)

@@ -151,6 +151,7 @@ class Cluster:
     def suspect(self, node: Node, reason: str) -> None:
         """Something is wrong with a node: look at it, and at the cluster, at once."""
         if self._watch.broke(node.uuid, reason, self.runtime.now()):
+            self.changes.version += 1
             self._journal.node_changed(node, "up", "suspect", reason)
             self._probes.doubt(node)
         self._refresh(node)
@@ -218,6 +219,7 @@ class Cluster:
         if change.new is NodeState.UP:
             self._came_up(node, change.old, change.reason)
             return
+        self.changes.version += 1
         self._journal.node_changed(node, change.old.value, change.new.value, change.reason)
         if change.new is NodeState.DOWN:
             self._went_down(node, TimeoutError(change.reason))

@@ -78,6 +78,7 @@ class Executor:
     ) -> None:
         self.closed = False
         self.flights = cluster.flights
+        self._changes = cluster.changes
         self._cluster = cluster
         self._routes = routes
         self._learner = learner
@@ -102,12 +103,15 @@ class Executor:
         """
         rounds = 0
         while True:
+            version = self._changes.version
             plan, compiled = self.plan(request)
             request.plan = plan
             if plan.wait is not None:
                 await self._wait(request, plan)
                 continue
             for candidate in plan.candidates:
+                if version != self._changes.version:
+                    break  # what was next then may be away now, or hang
                 pool = self._cluster.pool(candidate)
                 link = pool.try_take() or await self._take(request, pool)
                 if link is None:
@@ -125,9 +129,7 @@ class Executor:
                 self.give(pool, link)
                 self._counters.calls["waited_for_leader" if request.waited else plan.reason] += 1
                 if compiled is not None:
-                    compiled.check_in -= 1
-                    if not compiled.check_in:
-                        compiled.check_in = self._learner.check_later(request.query, request.args)
+                    self._count_down(compiled, request)
                 return result
             else:
                 rounds += 1
@@ -168,6 +170,11 @@ class Executor:
         suspects = self.flights.suspects(replicasets)
         if suspects:
             self._cluster.jobs.spawn(self.flights.end_if_stuck(suspects), "picopyn stuck calls")
+
+    def _count_down(self, compiled: CompiledRoute, request: Request) -> None:
+        compiled.check_in -= 1
+        if not compiled.check_in:
+            compiled.check_in = self._learner.check_later(request.query, request.args)
 
     def plan(self, request: Request) -> tuple[Plan, CompiledRoute | None]:
         """The plan of a call as of now, and the route it was made from; nothing is sent."""

@@ -11,7 +11,7 @@ from random import Random
 from typing import Any
 
 from picopyn.dialects.base import Purpose
-from picopyn.engine.runtime import Link, Waiter
+from picopyn.engine.runtime import Job, Link, Waiter
 from picopyn.engine.terms import GOODBYE, SHORT_GOODBYE, Terms
 from picopyn.observe import CloseReason
 from picopyn.routing.slots import Slots
@@ -50,7 +50,18 @@ class NodePool:
         retry_at: Before this moment no connection is opened only to be kept warm.
     """
 
-    __slots__ = ("_failures", "_lock", "_terms", "failure", "node", "purpose", "retired", "retry_at", "slots")
+    __slots__ = (
+        "_failures",
+        "_lock",
+        "_openings",
+        "_terms",
+        "failure",
+        "node",
+        "purpose",
+        "retired",
+        "retry_at",
+        "slots",
+    )
 
     def __init__(self, terms: Terms, node: Node, purpose: Purpose) -> None:
         self.node = node
@@ -60,6 +71,7 @@ class NodePool:
         self.failure: BaseException | None = None
         self.retry_at = 0.0
         self._failures = 0
+        self._openings: list[Job] = []
         self._terms = terms
         self._lock = terms.runtime.lock()
         terms.budget.members[self] = None
@@ -178,9 +190,14 @@ class NodePool:
             waiter.fail(error if isinstance(error, HookFailed) else _unreachable(error))
 
     def desert(self, error: BaseException) -> None:
-        """The node is down: those who wait are sent on, idle connections are dropped, those in use leave after it."""
+        """The node is down: those who wait are sent on, idle connections are dropped, those in use leave after it.
+
+        Connections being opened are given up: they might hang for long after the node is well again.
+        """
         with self._lock:
             waiters, idle = self.slots.drain_waiters(), self.slots.expire_all("terminated")
+        for job in self._openings:
+            job.cancel()
         for waiter in waiters:
             waiter.fail(_unreachable(error))
         for link in idle:
@@ -235,7 +252,12 @@ class NodePool:
     def terminate_all(self, reason: CloseReason) -> None:
         """Drop every connection, in use or being closed."""
         for link in [*self.slots.held, *self.slots.leaving]:
-            self.drop(link, reason)
+            with self._lock:
+                in_use = self.slots.part(link, reason)
+            if in_use:
+                link.abort()
+            else:
+                link.terminate()
 
     # inside
 
@@ -283,7 +305,8 @@ class NodePool:
 
     def _start_opening(self, count: int) -> None:
         for _ in range(count):
-            self._terms.jobs.spawn(self._open_quietly(), f"picopyn open {self._name}")
+            job = self._terms.jobs.spawn(self._open_quietly(), f"picopyn open {self._name}")
+            self._openings = [known for known in (*self._openings, job) if known is not None and not known.done()]
 
     async def _open_quietly(self) -> None:
         await self._open()

@@ -21,7 +21,7 @@ from picopyn.topology import Node
 
 #: How often the cluster is looked at while calls in flight may wait for a leader that is away (seconds).
 SEARCH_EVERY = 0.4
-#: Coarseness of the kernel's clock for the last byte (seconds).
+#: Coarseness of the kernel's clock for the last byte (seconds); what came that soon after a look was seen by it.
 _COARSE = 0.01
 
 
@@ -47,6 +47,16 @@ class ProbesOwner(ProbeListener, Protocol):
     def search_leaders(self) -> None:
         """Look at the cluster if calls in flight may wait for a leader that is away."""
         ...
+
+
+class _Seen:
+    """The connections of a node that were in use at the last look, and when it was last heard, or had no calls."""
+
+    __slots__ = ("requests", "spoke_at")
+
+    def __init__(self, now: float) -> None:
+        self.spoke_at = now
+        self.requests: dict[Link, int] = {}
 
 
 class Probes:
@@ -86,7 +96,7 @@ class Probes:
         self._owner = owner
         self._question = question
         self._probes: dict[str, NodeProbe] = {}
-        self._seen: dict[str, dict[Link, int]] = {}
+        self._seen: dict[str, _Seen] = {}
         self._alert = False
         self._pause: Waiter[None] | None = None
         self._looked_at = self._search_at = runtime.now()
@@ -166,9 +176,18 @@ class Probes:
         if not held:
             self._seen.pop(uuid, None)
             return Sight.QUIET
-        before, self._seen[uuid] = self._seen.get(uuid, {}), {link: link.requests() for link in held}
-        if any(link.requests() != count and not link.is_closed() for link, count in before.items()):
+        seen = self._seen.get(uuid)
+        if seen is None:
+            seen = self._seen[uuid] = _Seen(now)
+        before, seen.requests = seen.requests, {link: link.requests() for link in held}
+        heard = any(link.requests() != count and not link.is_closed() for link, count in before.items())
+        if heard or (self.watch.is_curious(uuid) and _spoke_after(seen.spoke_at, held, now)):
+            seen.spoke_at = now
             return Sight.HEARD
-        recent = now - self._looked_at + _COARSE
-        ages = (link.silence() for link in held)
-        return Sight.HEARD if any(age is not None and age < recent for age in ages) else Sight.SILENT
+        return Sight.SILENT
+
+
+def _spoke_after(moment: float, links: Iterable[Link], now: float) -> bool:
+    """Whether a byte came on one of the connections after a moment, as far as the kernel tells."""
+    ages = (link.silence() for link in links)
+    return any(age is not None and now - age > moment + _COARSE for age in ages)

@@ -82,7 +82,9 @@ class Attention:
     """A clock that hardly moves while its owner is late.
 
     Someone who looks every 50 ms has looked for 50 ms between two looks. If a second passed instead, he was not there
-    for most of it, and does not know who called meanwhile; the later he is, the less the interval counts.
+    for most of it, and does not know who called meanwhile: what exceeds the plan does not count. When that is more than
+    the plan itself, the look counts the less the later it is, since whatever needs several turns of our own loop to be
+    noticed, an answer for one, needs several such looks.
 
     Args:
         now: Seconds on the engine's clock.
@@ -100,7 +102,7 @@ class Attention:
     def look(self, now: float, planned: float) -> None:
         """A look, planned so many seconds after the one before."""
         passed = now - self._last
-        self.time += passed if passed <= planned else planned * planned / passed
+        self.time += min(passed, planned, 2 * planned * planned / passed if passed else 0.0)
         self._last = now
 
     def since_look(self, now: float) -> float:
@@ -217,6 +219,14 @@ class Watch:
             return time - vigil.silent_since >= SILENCE and time >= vigil.ask_from
         due = min(vigil.due_moment, vigil.failed_moment + EAGER_PAUSE) if eager else vigil.due_moment
         return now >= due
+
+    def is_curious(self, uuid: str) -> bool:
+        """Whether it matters for the next look, or the one after it, if a byte came from the node."""
+        state, vigil = self.health.of(uuid).state, self._vigil(uuid)
+        soon = self._attention.time + 2 * TICK
+        if vigil.answer_by is not None or state is not NodeState.UP:
+            return True
+        return soon >= max(vigil.silent_since + SILENCE, vigil.ask_from)
 
     def look(self, now: float, planned: float, sights: Mapping[str, Sight], *, eager: bool) -> Findings:
         """One look at all nodes.

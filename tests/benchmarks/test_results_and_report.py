@@ -97,6 +97,11 @@ def test_all_aims_are_on_the_page() -> None:
     ]
 
 
+def test_disturbed_numbers_decide_nothing() -> None:
+    """What was measured beside other work meets no aim and misses none."""
+    assert {aim.verdict for aim in aims.aims(made_up.run(disturbed=True), None)} == {"undecided"}
+
+
 def test_the_picture_is_well_formed() -> None:
     """Bars become an SVG whose texts are escaped and whose longest bar fits."""
     root = ElementTree.fromstring(svg([Panel("a < b", [Bar("x & y", 2.0), Bar("z", 0.0)])], "<caption>"))

@@ -10,10 +10,12 @@ import pytest
 
 from benchmarks import environment, gate, hot_path, plans
 from benchmarks.comparing import measure, placements
-from benchmarks.interleaving import Patience
+from benchmarks.estimates import Interval
+from benchmarks.interleaving import Patience, Series
 from benchmarks.plans import BARE, OURS, OURS_ROUTED, SIZES, Situation
 from benchmarks.server import BenchServer, bench_server
 from benchmarks.workers import Worker, WorkerFailed
+from tests.benchmarks.made_up import block
 
 
 @pytest.fixture(scope="module")
@@ -60,9 +62,20 @@ def test_the_gate_judges_processes(server: BenchServer) -> None:
         assert "50% confidence" in gate.sentence(line)
 
 
-async def test_the_hot_path_comes_apart() -> None:
+def test_beside_other_work_nothing_fails() -> None:
+    """Foreign load only adds, so a disturbed gate may say that a limit holds, but not that it fails."""
+    too_much = Interval(9.0, 8.0, 10.0, 0.97)
+    for foreign, expected in ((0.0, "fails"), (0.09, "undecided")):
+        series = Series(BARE)
+        series.run(lambda foreign=foreign: block(foreign=foreign), 0.06, 1, Patience(0.0))  # type: ignore[misc]
+        assert gate.verdict(too_much, 4.0, [[series]]) == expected
+        assert gate.verdict(too_much, 11.0, [[series]]) == "holds"
+
+
+async def test_the_hot_path_comes_apart(server: BenchServer) -> None:
     """Every layer of a call can still be run alone."""
-    found = await hot_path.layers(calls=20, repeats=2)
+    found = await hot_path.layers(server, calls=20, repeats=2)
+    found |= await hot_path.beside_a_server(server, calls=20)
     assert set(found) >= {"request", "plan, by key", "take and give", "send", "whole, by key", "rest, by key"}
     assert all(isfinite(value) for value in found.values())
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import statistics
 import time
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
@@ -11,13 +12,14 @@ import asyncpg
 import pytest
 
 from picopyn.asynchronous import Pool
+from picopyn.asynchronous.acquired import AcquiredConnection
 from picopyn.errors import OutcomeUnknown, PicopynError, WriteLost
 from picopyn.observe import Event, NodeStateChanged
 from picopyn.testing import FaultProxy
 from tests.contract.conftest import Fresh, OpenPool
 from tests.contract.load import Load
 from tests.contract.target import Capability, Member, Target
-from tests.contract.test_leader_lost import _keys_by_owner, _promotion
+from tests.contract.test_leader_lost import _keys_by_owner, _promotion, _watch_hanging
 from tests.contract.test_life_cycle import Proxied
 
 pytestmark = pytest.mark.cluster
@@ -124,6 +126,37 @@ async def test_traffic_to_a_frozen_leader_stops(fresh: Fresh, open_pool: OpenPoo
     assert states.of(cluster.healthy.uuid) == []
 
 
+async def test_how_soon_traffic_stops(fresh: Fresh, open_pool: OpenPool, measured: Measured, full_size: bool) -> None:
+    """Frozen and thawed again and again under 50 tasks; every time it is found, and used again."""
+    cluster = await two(fresh, Capability.FREEZE, auto_offline_timeout=600.0)
+    states = States()
+    pool = await open_pool(cluster.target.dsn, on_event=states)
+    await cluster.learn(pool)
+    keys = [*cluster.ours, *cluster.theirs]
+    stopped: list[float] = []
+    thawed: list[float] = []
+
+    async def write(number: int) -> None:
+        await pool.execute(cluster.update, number, keys[number % len(keys)])
+
+    async with Load() as load:
+        load.start("writes", write, tasks=50, pause=0.01)
+        for _ in range(20 if full_size else 2):
+            ended = len(load.done)
+            await load.wait("all go on", lambda ended=ended: len(load.done) > ended + 500)
+            frozen = time.monotonic()
+            await cluster.target.freeze(cluster.wounded)
+            stopped.append(await states.until(cluster.wounded.uuid, "down") - frozen)
+            moment = time.monotonic()
+            await cluster.target.thaw(cluster.wounded)
+            thawed.append(await states.until(cluster.wounded.uuid, "up") - moment)
+    for what, seconds in (("traffic stopped after a freeze", stopped), ("used again after a thaw", thawed)):
+        measured(f"{what}, {len(seconds)} times: p50 (s)", statistics.median(seconds))
+        measured(f"{what}: p99 (s)", max(seconds))
+    assert all(isinstance(done.error, WriteLost) for done in load.failures())
+    assert states.of(cluster.healthy.uuid) == []
+
+
 @pytest.mark.parametrize("how", ["mute", "freeze"])
 async def test_a_node_behind_a_dead_link_is_found_and_found_again(
     target: Target, open_pool: OpenPool, measured: Measured, how: str
@@ -174,37 +207,41 @@ async def test_closing_with_a_frozen_node_ends_with_the_grace(fresh: Fresh, meas
             await cluster.target.thaw(member)
 
 
-async def test_a_busy_client_blames_nobody(fresh: Fresh, open_pool: OpenPool, measured: Measured) -> None:
-    """It blocks its own loop, for a second at once, and then nearly all of the time: long calls run on, nobody is down."""
+async def test_a_busy_client_blames_nobody(fresh: Fresh, open_pool: OpenPool) -> None:
+    """It blocks its own loop, a second at once, and then nearly all of the time: nobody is down, long calls run on."""
     cluster = await two(fresh, Capability.FREEZE)
     states = States()
     pool = await open_pool(cluster.target.dsn, on_event=states)
     await cluster.learn(pool)
-    await cluster.target.freeze(cluster.wounded)
-    raw = await cluster.target.connect(cluster.healthy)  # what it forwards to the frozen one is a long statement
-    long = asyncio.create_task(raw.fetchval(cluster.scan))
-    calls = [asyncio.create_task(_hold(pool, cluster)) for _ in range(5)]
-    await asyncio.sleep(0.1)
+    borrowed = [await _borrow(pool, cluster.healthy.uuid) for _ in range(3)]
+    await cluster.target.freeze(cluster.wounded)  # what is forwarded to it is a long statement at the healthy one
+    calls = [asyncio.create_task(connection.fetchval(cluster.scan)) for connection in borrowed]
+    routed = asyncio.create_task(pool.execute(cluster.update, 1, cluster.theirs[0], idempotent=True))
+    await states.until(cluster.wounded.uuid, "down")
     states.seen.clear()
     for blocked, pause in ((1.0, 0.02), (1.0, 0.02), *[(0.1, 0.001)] * 15, *[(0.02, 0.0002)] * 50):
         time.sleep(blocked)  # noqa: ASYNC251 - this is the client's fault that is tested
         await asyncio.sleep(pause)
-    measured("states told", str([(e.node == cluster.wounded.uuid, e.new) for _, e in states.seen]))
     assert states.of(cluster.healthy.uuid) == []
+    assert not any(call.done() for call in calls)
     await cluster.target.thaw(cluster.wounded)
-    await asyncio.gather(long, *calls)
-    await raw.close()
+    assert await asyncio.gather(*calls) == [40] * 3
+    assert await routed == "UPDATE 1"
+    for connection in borrowed:
+        await pool.release(connection)
 
 
-async def _hold(pool: Pool, cluster: Two) -> None:
-    """A long statement at the healthy leader, through the pool: a scan that it forwards to the frozen one."""
-    async with pool.acquire() as connection:
-        while connection.node.uuid != cluster.healthy.uuid:
-            async with pool.acquire() as other:
-                if other.node.uuid == cluster.healthy.uuid:
-                    await other.fetchval(cluster.scan)
-                    return
-        await connection.fetchval(cluster.scan)
+async def _borrow(pool: Pool, uuid: str) -> AcquiredConnection:
+    """A connection to this node: nodes are chosen by load, so it comes when the others have more."""
+    others: list[AcquiredConnection] = []
+    while True:
+        connection = await pool.acquire()
+        if connection.node.uuid == uuid:
+            break
+        others.append(connection)
+    for other in others:
+        await pool.release(other)
+    return connection
 
 
 async def test_an_overloaded_server_is_not_down(fresh: Fresh, open_pool: OpenPool, measured: Measured) -> None:
@@ -252,7 +289,7 @@ async def test_no_call_outlives_a_promotion_by_more_than_a_second(
             proxied.dsn, address_map=proxied.address_map, on_event=states, topology_update_interval=30.0
         )
         await cluster.learn(pool)
-        proxies[cluster.wounded.endpoint].mute()
+        proxies[cluster.wounded.endpoint].freeze()
         await cluster.target.kill(cluster.wounded)
         direct = [asyncio.create_task(pool.execute(cluster.update, 1, cluster.theirs[0])) for _ in range(5)]
         forwarded = [asyncio.create_task(pool.fetchval(cluster.scan)) for _ in range(10)]
@@ -262,8 +299,13 @@ async def test_no_call_outlives_a_promotion_by_more_than_a_second(
         ended: list[float] = []
         for call in (*direct, *forwarded, *writes):
             call.add_done_callback(lambda _: ended.append(time.monotonic()))
-        promoted = await _promotion(cluster.target, cluster.wounded)
+        promotion = asyncio.create_task(_promotion(cluster.target, cluster.wounded))
+        most: dict[str, int] = {}
+        watching = asyncio.create_task(_watch_hanging(cluster.target, most))
+        promoted = await promotion
         results = await asyncio.gather(*direct, *forwarded, *writes, return_exceptions=True)
+        watching.cancel()
+        measured("statements that hung at the healthy leader", most.get(cluster.healthy.name, 0))
         measured("the last call ended after the promotion by (s)", max(ended) - promoted)
         kinds = [type(result).__name__ for result in results]
         measured("results", str({kind: kinds.count(kind) for kind in kinds}))

@@ -54,6 +54,12 @@ async def open_pool() -> AsyncIterator[OpenPool]:
         await pool.close(grace=1)
 
 
+async def until(met: Callable[[], bool]) -> None:
+    """Wait for something that the background brings about; the test's own time limit ends it."""
+    while not met():  # noqa: ASYNC110 - there is no event to wait for
+        await asyncio.sleep(0.005)
+
+
 @pytest.fixture
 def environment(monkeypatch: pytest.MonkeyPatch) -> Callable[[Mapping[str, str]], None]:
     """A function that makes these the only variables that concern a connection; no home unless it is given."""

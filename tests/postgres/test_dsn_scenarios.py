@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import shutil
 import socket
 import tempfile
@@ -222,7 +223,7 @@ async def test_dsn_environment_each_host_has_its_own_line_of_the_password_file(
         await set_password(server, f"on:e{number}")
     word = f"?passfile={quote(str(passfile), safe='')}" if named == "word" else ""
     if named == "home":
-        passfile.rename(passfile.with_name(".pgpass"))
+        os.rename(passfile, passfile.with_name(".pgpass"))
         environment({"HOME": str(passfile.parent)})
     elif named == "variable":
         environment({"PGPASSFILE": str(passfile), "HOME": "/nonexistent"})
@@ -245,7 +246,7 @@ async def test_dsn_environment_a_password_file_that_cannot_be_used_is_ignored(
     variables = {"PGPASSFILE": str(passfile)}
     match flaw:
         case "mode":
-            passfile.chmod(0o644)
+            os.chmod(passfile, 0o644)
         case "directory":
             variables = {"PGPASSFILE": str(passfile.parent)}
         case "missing":

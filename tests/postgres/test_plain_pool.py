@@ -16,7 +16,7 @@ from picopyn.testing import PostgresServer, ScriptedServer
 from picopyn.testing.picodata import wire
 from picopyn.testing.scripted_server import Talk
 from picopyn.topology import EventBatch, Topology
-from tests.postgres.conftest import OpenPool
+from tests.postgres.conftest import OpenPool, until
 from tests.postgres.pooler import Pooler
 
 NOBODY = "127.0.0.1:1"
@@ -43,8 +43,7 @@ async def test_a_pool_has_the_connections_it_is_told_to_have_and_no_other(
     """No connection for topology or statements: the first one, which told what the server is, serves calls."""
     name = f"only {dialect} {min_size}"
     pool = await open_pool(of(postgres), dialect=dialect, min_size=min_size, application_name=name)
-    while sum(node.idle for node in pool.stats().nodes.values()) < max(min_size, 1):
-        await asyncio.sleep(0)
+    await until(lambda: sum(node.idle for node in pool.stats().nodes.values()) >= max(min_size, 1))
     assert await pool.fetchval("SELECT $1::int + 1", 1) == 2
     count = await admin.fetchval("SELECT count(*) FROM pg_stat_activity WHERE application_name = $1", name)
     assert count == max(min_size, 1)
@@ -116,8 +115,7 @@ async def test_a_dead_host_and_one_that_is_starting_cost_no_call(
         pool = await open_pool(of(NOBODY, f"127.0.0.1:{starting.port}", postgres, postgres_too), dialect=dialect)
         ports = Counter(await asyncio.gather(*(pool.fetchval("SELECT inet_server_port()") for _ in range(50))))
         assert set(ports) <= {postgres.port, postgres_too.port}
-        while [node.state for node in pool.stats().nodes.values()].count("down") < 2:
-            await asyncio.sleep(0)
+        await until(lambda: [node.state for node in pool.stats().nodes.values()].count("down") == 2)
         assert {await pool.fetchval("SELECT inet_server_port()") for _ in range(50)} == {
             postgres.port,
             postgres_too.port,

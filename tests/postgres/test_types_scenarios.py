@@ -82,10 +82,11 @@ async def test_types_special_values_with_a_stand_in(
     """What Python cannot express arrives as the nearest thing, or fails for its statement alone."""
     pool = await open_pool(postgres.dsn, max_size=1)
     pid = await pool.fetchval("SELECT pg_backend_pid()")
-    try:
+    if literal == "'24:00'::time":
+        with pytest.raises(ValueError, match="hour"):
+            await pool.fetchval(f"SELECT {literal}")
+    else:
         assert await pool.fetchval(f"SELECT {literal}") == value
-    except (ValueError, OverflowError) as error:
-        assert literal == "'24:00'::time", error
     assert await pool.fetchval("SELECT pg_backend_pid()") == pid
 
 
@@ -161,15 +162,16 @@ async def test_types_parameter_type_differs(open_pool: OpenPool, oid: int) -> No
     """A value arrives, or a data error names the parameter before anything is sent; None always works."""
     with ScriptedServer(Odd(oid), greet=False) as server:
         pool = await open_pool(server.dsn, dialect="postgres", max_size=1)
-        arrived = 0
+        arrived, refused = 0, list[str]()
         for value in INPUTS:
             try:
                 assert await pool.fetchval("SELECT $1", value) in (value, getattr(value, "int", value))
                 arrived += 1
             except asyncpg.DataError as error:
-                assert "$1" in str(error)
+                refused.append(str(error))
             assert await pool.fetchval("SELECT $1", None) is None
         assert arrived
+        assert all("$1" in told for told in refused)
         assert {node.state for node in pool.stats().nodes.values()} == {"up"}
         assert len(server.start_ups) == 1
         await pool.close()

@@ -102,8 +102,8 @@ def test_files_at_home_are_found(home: Path, authority: Authority) -> None:
 
 def test_without_tls_no_file_is_read() -> None:
     """Also when the names are given."""
-    decided, context = tls.prepare(PoolSettings.from_dsn("postgresql://h?sslmode=disable&sslrootcert=/no"))
-    assert (decided.may_encrypt, context) == (False, None)
+    security = tls.prepare(PoolSettings.from_dsn("postgresql://h?sslmode=disable&sslrootcert=/no"))
+    assert (security.plan.may_encrypt, security.context) == (False, None)
 
 
 async def test_a_pool_has_one_context(

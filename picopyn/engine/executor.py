@@ -86,7 +86,6 @@ class Executor:
         self._journal = journal
         self._counters = journal.counters
         self._sharded = Capability.SHARDED in dialect.capabilities
-        self._selects_repeatable = Capability.SELECTS_HAVE_NO_EFFECT in dialect.capabilities
         self._losses = LossMemory()
         self._lender = Lender(cluster, dialect, journal.counters, self.give)
 
@@ -377,7 +376,8 @@ class Executor:
     def _repeatable(self, request: Request) -> bool:
         if request.idempotent is not None:
             return request.idempotent
-        return self._selects_repeatable and self._dialect.is_read(request.query)
+        selects_repeatable = Capability.SELECTS_HAVE_NO_EFFECT in self._dialect.capabilities
+        return selects_repeatable and self._dialect.is_read(request.query)
 
     def _count_loss(self, request: Request, node: Node) -> int:
         if request.ended:  # by ourselves

@@ -128,15 +128,16 @@ class Lifecycle:
 
     async def _open(self, connect: Callable[[], Coroutine[Any, Any, None]]) -> None:
         self._opening = opening = asyncio.create_task(connect(), name="picopyn open pool")
+        whole = False
         try:
             await asyncio.wait({opening})
+            whole = self.state is State.OPENING and not opening.cancelled() and opening.exception() is None
         except asyncio.CancelledError:
             await self._give_up(opening)
             raise
         finally:
             self._opening = None
-            failed = opening.cancelled() or not opening.done() or opening.exception() is not None
-            if failed or self.state is not State.OPENING:
+            if not whole:
                 self._drop()
                 self.state = State.NEW if self.state is State.OPENING else self.state
         if self.state is State.CLOSED:

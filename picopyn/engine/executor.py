@@ -238,7 +238,7 @@ class Executor:
             self._counters.too_many_waiting += 1
             raise failures.too_many_waiting(request, pool.node, pool.state) from None
         except TimeoutError as error:
-            what = f"a connection to {pool.node.name} ({pool.node.address}: {pool.state})"
+            what = f"a free connection to {pool.node.name} ({pool.node.address}: {pool.state})"
             raise self._not_acquired(request, what) from pool.failure or error
         raise own or PoolClosed("a connection was not set up")  # the hook's own error, as it raised it
 
@@ -347,6 +347,8 @@ class Executor:
             broke = self._cluster.runtime.fault(error)
             raise failures.outcome_unknown(request, node, error, broke, ended) from error
         self._journal.retried(node, fault, len(request.attempts))
+        if fault is Fault.LOST and request.patience != request.deadline:
+            request.patience = None  # waiting for a connection begins anew, whatever time the lost one has taken
         if action is Action.AWAIT_REFRESH:
             await self._await_refresh(request, node)
         elif action is Action.BACK_OFF:

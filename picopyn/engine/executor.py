@@ -147,17 +147,21 @@ class Executor:
         while True:
             if self.closed:
                 raise PoolClosed("the pool is closed")
+            version = self._changes.version
             plan = place.plan(self._cluster.planner, self._dialect)
             if plan.wait in (Wait.LEADER, Wait.TIER):
                 await self._wait(request, plan)
                 continue
             for candidate in plan.candidates:
+                if version != self._changes.version:
+                    break
                 pool = self._cluster.pool(candidate)
                 link = pool.try_take() or await self._take(request, pool)
                 if link is not None:
                     return Loan(self._lender, pool, link)
-            rounds += 1
-            await self._pause(request, rounds)
+            else:
+                rounds += 1
+                await self._pause(request, rounds)
 
     def give(self, pool: NodePool, link: Link) -> None:
         """Give back a connection."""

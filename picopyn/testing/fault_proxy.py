@@ -185,6 +185,8 @@ class _Link:
             end.transport.pause_reading()
         if end is self.client:
             self._proxy.began(self)
+        elif self.client.transport is None and end.transport is not None:  # the client has left meanwhile
+            end.transport.abort()
         else:
             early, self._early = self._early, []
             for data in early:
@@ -400,8 +402,10 @@ class FaultProxy:
         await self._unlisten()
         for task in self._dials:
             task.cancel()
+        await asyncio.gather(*self._dials, return_exceptions=True)
         await self._each(lambda link: link.cut())
-        await asyncio.sleep(0)
+        for _ in range(2):  # sockets are closed in the loop's next turn, and those of the other end in the one after
+            await asyncio.sleep(0)
 
     async def _each(self, action: Callable[[_Link | _Door], None]) -> None:
         for link in list(self._links):

@@ -37,8 +37,9 @@ types: $(READY)  ## both type checkers
 docs: $(READY)  ## the manual, into site/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
-bench: $(READY)  ## what routing costs, on plain PostgreSQL
-	$(BIN)/python -m benchmarks.routing_cpu $(ARGS)
+bench: $(READY)  ## speed beside other pools, on plain PostgreSQL (ARGS="--size tiny" for a try)
+	@$(BIN)/python -m pip install --quiet --group bench || echo "some peers could not be installed; going on without" >&2
+	$(BIN)/python -m benchmarks --everything $(ARGS)
 
 clean:  ## take away what was made
 	rm -rf .venv site .pytest_cache .mypy_cache .ruff_cache .hypothesis dist

@@ -2,16 +2,16 @@
 
 This file decides what a connection string says: which hosts and ports, which user, password and
 database, which other words. It opens nothing and reads no environment and no file: environment
-variables come in as a mapping ([`Dsn.with_environment`][picopyn.dsn.Dsn.with_environment]); a
-password file and a service file will come in the same way, as text that somebody else has read.
-What a word *means* to the pool is the affair of [`picopyn.settings`][].
+variables come in as a mapping ([`Dsn.with_environment`][picopyn.dsn.Dsn.with_environment]), the words of a
+service ([`picopyn.service_file`][]) in the same way. What a word *means* to the pool is the affair of
+[`picopyn.settings`][].
 
 Rules that differ from one driver to the next, and what holds here:
 
 - A single port, on the last host of a URI, counts for all hosts. Else a host without a port gets
   the dialect's default.
 - In `key=value` text (and in `?host=…&port=…`) one port counts for all hosts; else there are as
-  many ports as hosts.
+  many ports as hosts. A port without a host waits for the host of a service or of the environment.
 - `@` may stand only once in a URI, before the hosts; elsewhere it is written `%40`. So a password
   that was not percent-encoded is refused, never looked up as a host name.
 - `+` is a plus. Names of words may be written with `-` for `_` and in capitals. An empty value
@@ -49,10 +49,10 @@ KNOWN_WORDS: Final = frozenset(
         "acquire_timeout", "application_name", "channel_binding", "client_encoding",
         "command_timeout", "connect_timeout", "dialect", "gssencmode", "hostaddr", "keepalives",
         "keepalives_count", "keepalives_idle", "keepalives_interval", "load_balance",
-        "load_balance_hosts", "max_size", "max_total", "max_waiting", "min_size", "options",
-        "passfile", "query_metadata_cache_size", "role", "service", "ssl",
-        "ssl_max_protocol_version", "ssl_min_protocol_version", "ssl_server_name", "sslcert",
-        "sslcrl", "sslkey", "sslmode", "sslnegotiation", "sslpassword", "sslrootcert",
+        "load_balance_hosts", "max_idle", "max_lifetime", "max_size", "max_total", "max_waiting",
+        "min_size", "options", "passfile", "query_metadata_cache_size", "role", "service",
+        "servicefile", "ssl", "ssl_max_protocol_version", "ssl_min_protocol_version", "ssl_server_name",
+        "sslcert", "sslcrl", "sslkey", "sslmode", "sslnegotiation", "sslpassword", "sslrootcert",
         "statement_cache_size", "statement_timeout", "target_session_attrs", "tcp_user_timeout",
         "topology_keys", "topology_update_interval",
     }
@@ -76,11 +76,16 @@ ENVIRONMENT: Final[Mapping[str, str]] = {
     "PGOPTIONS": "options",
     "PGCONNECT_TIMEOUT": "connect_timeout",
     "PGTARGETSESSIONATTRS": "target_session_attrs",
+    "PGPASSFILE": "passfile",
+    "PGGSSENCMODE": "gssencmode",
+    "PGCHANNELBINDING": "channel_binding",
 }
 
 _STRAY_AT: Final = (
     "'@' may stand only once in a URI, before the hosts; elsewhere write %40 (and %2F for '/', %3F for '?')"
 )
+#: A port that stands without a host.
+LONELY_PORT: Final = "a port is given without a host"
 _NO_PAIRS: Final = "the connection string is neither a URI (postgresql://…) nor key=value pairs"
 _SECRET_PARTS: Final = ("passw", "passphrase", "secret", "token")
 _SCHEME: Final = re.compile(r"([^\s=:/]*)://(.*)", re.DOTALL)
@@ -145,6 +150,8 @@ class Dsn:
             ConfigError: With every problem found, and no secret.
         """
         dsn, problems = read(text)
+        if dsn.param("port") is not None and dsn.param("service") is None:
+            problems.append(LONELY_PORT)
         if problems:
             raise ConfigError(problems)
         return dsn
@@ -157,6 +164,10 @@ class Dsn:
         """The same connection string for one host instead of those named."""
         return replace(self, endpoints=(Endpoint(host, port),))
 
+    def without(self, *names: str) -> Dsn:
+        """The same connection string without these words of `params`."""
+        return replace(self, params=tuple((name, value) for name, value in self.params if name not in names))
+
     def with_environment(self, environment: Mapping[str, str]) -> Dsn:
         """Fill what is left open from `PG*` variables; what is written always wins.
 
@@ -166,30 +177,43 @@ class Dsn:
         Raises:
             ConfigError: When `PGHOST` and `PGPORT` cannot be hosts and ports.
         """
-        words = {word: environment[name] for name, word in ENVIRONMENT.items() if environment.get(name)}
-        port = environment.get("PGPORT", "")
-        if self.endpoints:
-            endpoints, problems = self._fill_ports(port)
-        else:
-            endpoints, problems = _pair(environment.get("PGHOST", ""), port)
-        if problems:
-            raise ConfigError([f"in the environment: {problem}" for problem in problems])
+        names = {"PGHOST": "host", "PGPORT": "port", **ENVIRONMENT}
+        return self.with_words({word: environment.get(name, "") for name, word in names.items()}, "in the environment")
+
+    def with_words(self, words: Mapping[str, str], origin: str) -> Dsn:
+        """Fill what is left open from a source that counts less; what is there already always wins.
+
+        Hosts of two sources are never mixed; hosts without a port take the ports of the source.
+
+        Args:
+            words: Word → text; an empty text counts as not given.
+            origin: Where they stand, for messages: "in the …".
+
+        Raises:
+            ConfigError: When the source's hosts and ports cannot be hosts and ports.
+        """
+        given = {word: text for word, text in words.items() if text}
         written = {name for name, _ in self.params}
+        port = self.param("port") or given.get("port", "")
+        problems: list[str] = []
+        if self.endpoints:
+            endpoints = _fill_ports(self.endpoints, port, problems)
+        elif given.get("host"):
+            endpoints = _pair(given["host"], port, problems)
+        else:
+            endpoints = ()
+        if problems:
+            raise ConfigError([f"{origin}: {problem}" for problem in problems])
+        kept = self.without("port") if endpoints else self
+        added = tuple((n, v) for n, v in given.items() if n not in written and n not in _OWN_WORDS)
+        waiting = (("port", port),) if port and not endpoints and "port" not in written else ()
         return Dsn(
             endpoints=endpoints,
-            user=self.user or words.pop("user", None),
-            password=self.password or words.pop("password", None),
-            database=self.database or words.pop("dbname", None),
-            params=self.params + tuple((n, v) for n, v in words.items() if n not in _OWN_WORDS and n not in written),
+            user=self.user or given.get("user"),
+            password=self.password or given.get("password"),
+            database=self.database or given.get("dbname"),
+            params=kept.params + added + waiting,
         )
-
-    def _fill_ports(self, port: str) -> tuple[tuple[Endpoint, ...], list[str]]:
-        if not port or all(endpoint.port is not None for endpoint in self.endpoints):
-            return self.endpoints, []
-        number = _port_number(port)
-        if number is None:
-            return self.endpoints, [f"PGPORT {port!r} is not a port (1 … 65535)"]
-        return tuple(endpoint.with_default_port(number) for endpoint in self.endpoints), []
 
     def uri(self) -> str:
         """The connection string as a URI, **with its secrets**; `parse` of it gives the same value."""
@@ -234,12 +258,17 @@ def is_secret(word: str) -> bool:
     return any(part in word for part in _SECRET_PARTS)
 
 
+def is_word(name: str) -> bool:
+    """Whether this is a word of a connection string."""
+    return name in KNOWN_WORDS or name in _OWN_WORDS
+
+
 def read(text: str) -> tuple[Dsn, list[str]]:
     """Read a connection string as far as it can be read.
 
     Returns:
         What it says, and every problem, told without secrets. With problems, the value is only good for
-        finding more of them.
+        finding more of them. A port without a host is no problem yet: it stands in `params`.
     """
     text = text.strip()
     match = _SCHEME.match(text)
@@ -291,7 +320,7 @@ def _query_words(query: str, problems: list[str]) -> Iterator[tuple[str, str]]:
             problems.append(f"parameter {number} of the URI has no '='")
             continue
         word = _word(_decode(name, f"the name of parameter {number}", problems))
-        if word not in KNOWN_WORDS and word not in _OWN_WORDS:
+        if not is_word(word):
             problems.append(_unknown(word))
         else:
             yield word, _decode(value, f"'{word}'", problems)
@@ -356,7 +385,7 @@ def _read_conninfo(text: str) -> tuple[Dsn, list[str]]:
 def _take_token(match: re.Match[str], before: str, words: dict[str, str], problems: list[str]) -> str:
     """Put one `key=value` into `words`; returns the name to call it by in a later problem."""
     word = _word(match[1])
-    if word in KNOWN_WORDS or word in _OWN_WORDS:
+    if is_word(word):
         value = match[2] if match[2] is not None else match[3]
         _put(words, word, _ESCAPED.sub(r"\1", value), problems)
         return word
@@ -400,29 +429,38 @@ def _assemble(endpoints: Sequence[Endpoint], words: dict[str, str], problems: li
     host, port = words.pop("host", ""), words.pop("port", "")
     if endpoints and (host or port):
         problems.append("hosts and ports stand both before and after the '?'")
-    elif host or port:
-        endpoints, wrong = _pair(host, port)
-        problems += wrong
+    elif host:
+        endpoints = _pair(host, port, problems)
+    elif port:
+        words["port"] = port
     own = {name: words.pop(name, None) for name in ("user", "password", "dbname")}
     dsn = Dsn(tuple(endpoints), own["user"], own["password"], own["dbname"], tuple(words.items()))
     return dsn, problems
 
 
-def _pair(host: str, port: str) -> tuple[tuple[Endpoint, ...], list[str]]:
+def _pair(host: str, port: str, problems: list[str]) -> tuple[Endpoint, ...]:
     """Hosts and ports given as two lists."""
-    problems: list[str] = []
-    if not host:
-        return (), ["a port is given without a host"] if port else []
     hosts = [_unbracketed(item.strip()) for item in host.split(",")]
-    ports = [item.strip() for item in port.split(",")]
-    if len(ports) == 1:
-        ports *= len(hosts)
-    if len(ports) != len(hosts):
-        return (), [f"{len(ports)} ports are given for {len(hosts)} hosts"]
     for number, name in enumerate(hosts, start=1):
         _check_host(name, number, problems)
+    return _fill_ports([Endpoint(name) for name in hosts], port, problems)
+
+
+def _fill_ports(endpoints: Sequence[Endpoint], port: str, problems: list[str]) -> tuple[Endpoint, ...]:
+    """Hosts that have no port take the one of a list with one port, or with as many as there are hosts."""
+    if all(endpoint.port is not None for endpoint in endpoints):
+        return tuple(endpoints)
+    ports = [item.strip() for item in port.split(",")]
+    if len(ports) == 1:
+        ports *= len(endpoints)
+    if len(ports) != len(endpoints):
+        problems.append(f"{len(ports)} ports are given for {len(endpoints)} hosts")
+        return tuple(endpoints)
     numbers = [_check_port(text, number, problems, shown=True) for number, text in enumerate(ports, start=1)]
-    return tuple(map(Endpoint, hosts, numbers)), problems
+    return tuple(
+        endpoint if endpoint.port is not None else replace(endpoint, port=number)
+        for endpoint, number in zip(endpoints, numbers, strict=True)
+    )
 
 
 def _unbracketed(host: str) -> str:

@@ -11,6 +11,7 @@ PicopynError
 ├── NotSupported                    the server cannot do that
 ├── AuthenticationFailed            the server refused the credentials; asked once, at one node
 ├── AcquireTimeout (TimeoutError)   no connection became free within the deadline; nothing was sent
+│   └── TooManyWaiting              as many calls as may wait already wait for that node; it was refused at once
 ├── CallTimeout (TimeoutError)      the deadline ended while the server had the statement
 ├── ConnectionLost (ConnectionError)
 ├── NoNodeAvailable                 a reason for every node that was tried
@@ -68,6 +69,13 @@ class AuthenticationFailed(PicopynError):  # noqa: N818 - names the event
 
 class AcquireTimeout(PicopynError, TimeoutError):  # noqa: N818 - the promised name
     """No connection became available within the deadline; nothing was sent."""
+
+
+class TooManyWaiting(AcquireTimeout):
+    """As many calls as `max_waiting` allows wait already; the call was refused at once, and nothing was sent.
+
+    It is an `AcquireTimeout` because whoever handles that one wants to handle this one: the database cannot keep up.
+    """
 
 
 class CallTimeout(PicopynError, TimeoutError):  # noqa: N818 - the promised name

@@ -17,9 +17,10 @@ from math import isfinite
 from typing import TYPE_CHECKING, Any, Final
 
 from picopyn import dsn as connection_string
-from picopyn.dsn import Dsn, Endpoint
+from picopyn.dsn import LONELY_PORT, Dsn, Endpoint
 from picopyn.errors import ConfigError
 from picopyn.observe import Event
+from picopyn.service_file import ReadFile, with_service
 from picopyn.tls import FILES, SSL_MODES, TLS_VERSIONS, ServerName, contradictions, is_context, is_name
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 Password = str | Callable[[], str] | Callable[[], Awaitable[str]]
 
 #: Words of `dialect=`, and whether they work yet.
-DIALECTS: Final[Mapping[str, bool]] = {"auto": True, "picodata": True, "postgres": False, "yugabyte": False}
+DIALECTS: Final[Mapping[str, bool]] = {"auto": True, "picodata": True, "postgres": True, "yugabyte": False}
 
 #: Words of `role=`, and whether they work yet.
 ROLES: Final[Mapping[str, bool]] = {
@@ -64,22 +65,36 @@ class PoolSettings:
 
     Attributes:
         endpoints: Where to look for the cluster first, in this order.
-        user: User name; None leaves it to the transport.
-        password: Text, or a callable asked for each new connection.
-        database: Name of the database; None leaves it to the transport.
-        dialect: `"auto"`, `"picodata"`, or a dialect value of one's own.
+        user: User name; None: that of the operating system.
+        password: Text, or a callable asked for each new connection; None: the password file is asked.
+        passfile: Name of the password file, read for each new connection; None: there is none.
+        database: Name of the database; None: that of the user.
+        dialect: `"auto"` (the first server that answers says what it is), `"picodata"`, `"postgres"`, or a
+            dialect value of one's own.
         role: Whom calls go to when they do not say: `"leader"`, `"prefer_leader"`; None: the dialect's
             default.
         min_size: Connections kept open to each node, at least 0.
         max_size: Most connections to one node, at least 1.
-        max_total: Most connections to all nodes together; None: no limit beyond `max_size`. Not yet.
+        max_total: Most connections for callers to all nodes together, at least `min_size`; None: no limit beyond
+            `max_size`. A node where calls wait and that has none gets one at the expense of another node.
+        max_lifetime: Time after which a connection is replaced, up to 10 % earlier; in use, when it is given back.
+            None: never.
+        max_idle: Time after which an unused connection is closed, up to 10 % later; `min_size` are opened anew.
+            None: never.
         topology_update_interval: Time between two periodic refreshes of the topology, at least 1; None: off.
         query_metadata_cache_size: Most statement texts whose routes are remembered, at least 1.
         connect_timeout: Longest time to open one connection.
-        acquire_timeout: Longest wait for a free connection; None: only the call's own deadline counts.
-        command_timeout: Longest time of a call that names no `timeout=`; None: no limit.
-        max_waiting: Most calls that may wait for a connection to one node; 0: no limit. Not yet.
+        acquire_timeout: Longest wait of a call that names no `timeout=` until it can be sent: for a connection, for a
+            leader. None: only `command_timeout` counts.
+        command_timeout: Longest time of a call that names no `timeout=`, waiting included; None: no limit.
+        max_waiting: Most calls that may wait for a connection to one node; 0: no limit. More are refused at once with
+            [`TooManyWaiting`][picopyn.errors.TooManyWaiting].
         statement_cache_size: Most prepared statements kept per connection; 0: none.
+        keepalives: Whether the system asks a silent peer whether it is still there (TCP keepalive).
+        keepalives_idle: Silence before the first such question; None: the system's own setting, as for the next two.
+        keepalives_interval: Time between two questions.
+        keepalives_count: Questions without an answer after which the connection counts as lost.
+        tcp_user_timeout: Longest time that sent bytes may stay unacknowledged (Linux); None: the system's setting.
         ssl: What to do about TLS: one of `SSL_MODES`; an `ssl.SSLContext`; None: `"prefer"`; True: `"verify-full"`
             with the authorities of the system; False: `"disable"`. A keyword `sslmode` is the same.
         sslrootcert: File of the authorities to trust, or `"system"`.
@@ -94,7 +109,16 @@ class PoolSettings:
         application_name: Name under which the server lists the connections; None: not sent.
         options: The start-up key `options`, in the server's own syntax; what the driver needs is added to it.
         server_settings: More start-up keys.
-        after_connect: Awaited with each new connection for callers before it is used.
+        after_connect: Awaited with each new connection for callers before it is used, and again after each reset. What
+            it raises reaches the callers who wait for the connection; the node is not blamed. Also called `init`.
+        after_connect_timeout: Longest time of one `after_connect`.
+        reset: Whether a connection that was acquired is reset before the next caller gets it, in the background, on
+            servers whose sessions have a state (never on Picodata); or a coroutine function that does it your way.
+        record_class: Class of the rows that callers get, a subclass of `asyncpg.Record`.
+        statement_timeout: Longest time the server works on one statement, as a start-up key; servers without it
+            (Picodata) make `open()` fail.
+        debug: Remember where connections were acquired, and say it when one is never given back (asyncio's debug
+            mode does so too).
         topology_source: A source of one's own instead of polling (see `TopologySource`).
         on_event: Called with every [event][picopyn.observe]; must return soon, and may not be a coroutine
             function.
@@ -105,12 +129,15 @@ class PoolSettings:
     endpoints: tuple[Endpoint, ...] = ()
     user: str | None = None
     password: Password | None = field(default=None, repr=False)
+    passfile: str | None = None
     database: str | None = None
     dialect: Any = "auto"
     role: str | None = None
     min_size: int = 1
     max_size: int = 10
     max_total: int | None = None
+    max_lifetime: float | None = 3600.0
+    max_idle: float | None = 600.0
     topology_update_interval: float | None = 5.0
     query_metadata_cache_size: int = 1000
     connect_timeout: float = 5.0
@@ -118,6 +145,11 @@ class PoolSettings:
     command_timeout: float | None = None
     max_waiting: int = 0
     statement_cache_size: int = 100
+    keepalives: bool = True
+    keepalives_idle: float | None = None
+    keepalives_interval: float | None = None
+    keepalives_count: int | None = None
+    tcp_user_timeout: float | None = None
     ssl: bool | str | SSLContext | None = None
     sslrootcert: str | PathLike[str] | None = None
     sslcert: str | PathLike[str] | None = None
@@ -131,6 +163,11 @@ class PoolSettings:
     options: str | None = None
     server_settings: Mapping[str, str] = field(default_factory=dict, repr=False)
     after_connect: Callable[[Any], Awaitable[None]] | None = None
+    after_connect_timeout: float = 10.0
+    reset: bool | Callable[[Any], Awaitable[None]] = True
+    record_class: type | None = None
+    statement_timeout: float | None = None
+    debug: bool = False
     topology_source: Any = None
     on_event: Callable[[Event], None] | None = None
     address_map: Callable[[str, int], tuple[str, int]] | None = None
@@ -142,13 +179,20 @@ class PoolSettings:
 
     @classmethod
     def from_dsn(
-        cls, dsn: str | Dsn, /, *, environment: Mapping[str, str] | None = None, **overrides: Any
+        cls,
+        dsn: str | Dsn,
+        /,
+        *,
+        environment: Mapping[str, str] | None = None,
+        read_file: ReadFile | None = None,
+        **overrides: Any,
     ) -> PoolSettings:
         """Settings from a connection string and keywords; a keyword wins over the same word in the string.
 
         Args:
             dsn: A URI, `key=value` text, or a `Dsn`.
             environment: Where `PG*` variables are looked up for what both leave open; None: nowhere.
+            read_file: Reads the file that defines a service; None: a service is refused.
             **overrides: Settings by their names.
 
         Raises:
@@ -156,10 +200,12 @@ class PoolSettings:
         """
         spelt: list[str] = []
         overrides = _same_words(overrides, spelt)
-        parsed, problems = _parsed(dsn, _for_these(environment, overrides))
+        parsed, problems = _parsed(dsn, _for_these(environment, overrides), read_file)
         values, more = _from_words(parsed)
+        if environment is not None and environment.get("HOME"):
+            values.setdefault("passfile", f"{environment['HOME'].rstrip('/')}/.pgpass")
         known = {f.name for f in fields(cls)}
-        problems += more + spelt
+        problems += more + _renamed(overrides) + spelt
         problems += [_unknown(name, known) for name in overrides if name not in known]
         values.update((name, value) for name, value in overrides.items() if name in known)
         try:
@@ -179,27 +225,42 @@ class PoolSettings:
         return Dsn(self.endpoints, self.user, password, self.database)
 
 
+#: Names of other drivers → our own.
+_ALIASES: Final[Mapping[str, str]] = {"init": "after_connect"}
+
+
+def _renamed(overrides: dict[str, Any]) -> list[str]:
+    """Replace names of other drivers by ours; what is given twice is a problem."""
+    problems = []
+    for alias in _ALIASES.keys() & overrides.keys():
+        value = overrides.pop(alias)
+        if overrides.setdefault(_ALIASES[alias], value) is not value:
+            problems.append(f"'{alias}' and '{_ALIASES[alias]}' are the same setting")
+    return problems
+
+
 _NO_HOST: Final = "no host is named: give a connection string like postgresql://user@host:4327/"
 
 
 # --- the words of a connection string -----------------------------------------------------------------
 
 
-def _parsed(dsn: Any, environment: Mapping[str, str] | None) -> tuple[Dsn, list[str]]:
+def _parsed(dsn: Any, environment: Mapping[str, str] | None, read_file: ReadFile | None) -> tuple[Dsn, list[str]]:
     if isinstance(dsn, str):
         parsed, problems = connection_string.read(dsn)
     elif isinstance(dsn, Dsn):
         parsed, problems = dsn, []
     else:
         return Dsn(), [f"dsn must be a connection string or a Dsn, not {type(dsn).__name__}"]
-    if environment is not None and not problems:
-        if parsed.param("ssl") is not None:  # says the same as sslmode
+    if problems:
+        return parsed, problems
+    try:
+        parsed = with_service(parsed, environment or {}, read_file)
+        if environment is not None and parsed.param("ssl") is not None:  # says the same as sslmode
             environment = {name: value for name, value in environment.items() if name != "PGSSLMODE"}
-        try:
-            parsed = parsed.with_environment(environment)
-        except ConfigError as error:
-            problems = [*error.problems]
-    return parsed, problems
+        return parsed.with_environment(environment or {}), []
+    except ConfigError as error:
+        return parsed.without("service", "servicefile", "port"), [*error.problems]
 
 
 def _same_words(overrides: dict[str, Any], problems: list[str]) -> dict[str, Any]:
@@ -235,6 +296,23 @@ def _seconds_or_text(text: str) -> Any:
         return text
 
 
+def _keepalive(number: Callable[[str], Any]) -> Callable[[str], Any]:
+    """As libpq has it, 0 stands for the system's own setting."""
+    return lambda text: None if text == "0" else number(text)
+
+
+def _milliseconds_or_text(text: str) -> Any:
+    """As libpq has it, a count of milliseconds."""
+    try:
+        return float(text) / 1000 or None
+    except ValueError:
+        return text
+
+
+def _switch(text: str) -> Any:
+    return {"1": True, "on": True, "true": True, "0": False, "off": False, "false": False}.get(text.lower(), text)
+
+
 def _ssl_mode(text: str) -> str:
     """JDBC writes `ssl=true` for `sslmode=require`."""
     return {"true": "require", "false": "disable"}.get(text.lower(), text)
@@ -252,6 +330,8 @@ _WORDS: Final[Mapping[str, tuple[str, Callable[[str], Any]]]] = {
     "min_size": ("min_size", _whole_or_text),
     "max_size": ("max_size", _whole_or_text),
     "max_total": ("max_total", _whole_or_text),
+    "max_lifetime": ("max_lifetime", _seconds_or_text),
+    "max_idle": ("max_idle", _seconds_or_text),
     "topology_update_interval": ("topology_update_interval", _seconds_or_text),
     "query_metadata_cache_size": ("query_metadata_cache_size", _whole_or_text),
     "connect_timeout": ("connect_timeout", _seconds_or_text),
@@ -259,6 +339,11 @@ _WORDS: Final[Mapping[str, tuple[str, Callable[[str], Any]]]] = {
     "command_timeout": ("command_timeout", _seconds_or_text),
     "max_waiting": ("max_waiting", _whole_or_text),
     "statement_cache_size": ("statement_cache_size", _whole_or_text),
+    "keepalives": ("keepalives", _switch),
+    "keepalives_idle": ("keepalives_idle", _keepalive(_seconds_or_text)),
+    "keepalives_interval": ("keepalives_interval", _keepalive(_seconds_or_text)),
+    "keepalives_count": ("keepalives_count", _keepalive(_whole_or_text)),
+    "tcp_user_timeout": ("tcp_user_timeout", _milliseconds_or_text),
     "sslmode": ("ssl", str),
     "ssl": ("ssl", _ssl_mode),
     **{name: (name, str) for name in (*FILES, "sslpassword", "ssl_server_name")},
@@ -266,6 +351,7 @@ _WORDS: Final[Mapping[str, tuple[str, Callable[[str], Any]]]] = {
     "ssl_max_protocol_version": ("ssl_max_protocol_version", _tls_version),
     "application_name": ("application_name", str),
     "options": ("options", str),
+    "passfile": ("passfile", str),
 }
 
 #: Values of `load_balance` and `load_balance_hosts` that say what the driver does anyway.
@@ -284,6 +370,8 @@ def _from_words(dsn: Dsn) -> tuple[dict[str, Any], list[str]]:
         if word in _WORDS:
             name, convert = _WORDS[word]
             values[name] = convert(text)
+        elif word == "port":
+            problems.append(LONELY_PORT)
         elif word == "target_session_attrs":
             problems += _session_role(text, dsn, values)
         elif not _changes_nothing(word, text.lower()):
@@ -348,6 +436,10 @@ def _text(value: Any) -> str | None:
     return None if isinstance(value, str) and value and "\x00" not in value else "a text that is not empty"
 
 
+def _bool(value: Any) -> str | None:
+    return None if isinstance(value, bool) else "a bool"
+
+
 def _function(value: Any) -> str | None:
     return None if callable(value) else "a callable"
 
@@ -384,6 +476,21 @@ def _server_settings(value: Any) -> str | None:
     return None if texts else "a mapping of texts to texts"
 
 
+def _flag(value: Any) -> str | None:
+    return None if isinstance(value, bool) else "True or False"
+
+
+def _reset(value: Any) -> str | None:
+    return None if isinstance(value, bool) or callable(value) else "True, False or a callable"
+
+
+def _record_class(value: Any) -> str | None:
+    bases = getattr(value, "__mro__", ())
+    if any(base.__name__ == "Record" and base.__module__.startswith("asyncpg") for base in bases):
+        return None
+    return "a subclass of asyncpg.Record"
+
+
 def _source(value: Any) -> str | None:
     methods = ("listen", "refresh", "close", "terminate")
     return None if all(callable(getattr(value, m, None)) for m in methods) else f"an object with {_listed(methods)}"
@@ -392,10 +499,13 @@ def _source(value: Any) -> str | None:
 _CHECKS: Final[Mapping[str, _Check]] = {
     "user": _or_none(_text),
     "password": _or_none(_password),
+    "passfile": _or_none(_text),
     "database": _or_none(_text),
     "min_size": _whole(0),
     "max_size": _whole(1),
     "max_total": _or_none(_whole(1)),
+    "max_lifetime": _or_none(_seconds()),
+    "max_idle": _or_none(_seconds()),
     "topology_update_interval": _or_none(_seconds(MIN_UPDATE_INTERVAL)),
     "query_metadata_cache_size": _whole(1),
     "connect_timeout": _seconds(),
@@ -403,6 +513,11 @@ _CHECKS: Final[Mapping[str, _Check]] = {
     "command_timeout": _or_none(_seconds()),
     "max_waiting": _whole(0),
     "statement_cache_size": _whole(0),
+    "keepalives": _bool,
+    "keepalives_idle": _or_none(_seconds(1)),
+    "keepalives_interval": _or_none(_seconds(1)),
+    "keepalives_count": _or_none(_whole(1)),
+    "tcp_user_timeout": _or_none(_seconds()),
     "ssl": _or_none(_ssl),
     **dict.fromkeys(FILES, _or_none(_file)),
     "sslpassword": _or_none(_text),
@@ -413,13 +528,18 @@ _CHECKS: Final[Mapping[str, _Check]] = {
     "options": _or_none(_text),
     "server_settings": _server_settings,
     "after_connect": _or_none(_function),
+    "after_connect_timeout": _seconds(),
+    "reset": _reset,
+    "record_class": _or_none(_record_class),
+    "statement_timeout": _or_none(_seconds(0.001)),
+    "debug": _flag,
     "topology_source": _or_none(_source),
     "on_event": _or_none(_plain_function),
     "address_map": _or_none(_plain_function),
 }
 
-#: Settings that are checked but not obeyed yet → the one value that asks for nothing.
-NOT_YET: Final[Mapping[str, Any]] = {"max_total": None, "max_waiting": 0}
+#: Start-up keys that are settings.
+_OWN_KEYS: Final = ("application_name", "options", "statement_timeout")
 
 #: Settings whose value is never told.
 _UNTOLD: Final = ("password", "server_settings", "sslpassword")
@@ -436,14 +556,15 @@ def _problems(settings: PoolSettings) -> list[str]:
         if wanted is not None:
             wrong.add(name)
             problems.append(f"{name} must be {wanted}" + ("" if name in _UNTOLD else f", not {value!r}"))
-        elif name in NOT_YET and value != NOT_YET[name]:
-            problems.append(f"{name} is not supported yet")
     if not wrong & {"min_size", "max_size"} and settings.min_size > settings.max_size:
         problems.append(f"min_size ({settings.min_size}) must not exceed max_size ({settings.max_size})")
+    total = settings.max_total
+    if not wrong & {"min_size", "max_total"} and total is not None and settings.min_size > total:
+        problems.append(f"min_size ({settings.min_size}) must not exceed max_total ({total})")
     if not wrong & {"ssl", "ssl_min_protocol_version", "ssl_max_protocol_version"}:
         problems += contradictions(settings)
     if "server_settings" not in wrong:
-        twice = [name for name in ("application_name", "options") if name in settings.server_settings]
+        twice = [name for name in _OWN_KEYS if name in settings.server_settings]
         problems += [f"'{name}' has a setting of its own; leave it out of server_settings" for name in twice]
     return problems
 

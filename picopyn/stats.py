@@ -125,6 +125,7 @@ class PoolStats:
         connect_failures: Connections that could not be opened.
         closes: Close reason → connections closed.
         acquire_timeouts: Calls that found no free connection in time.
+        too_many_waiting: Calls refused because of `max_waiting`.
         topology: The refreshing of the topology; None when there is none to refresh.
         metadata: The learning of routes; None when the dialect has none.
     """
@@ -137,6 +138,7 @@ class PoolStats:
     connect_failures: int = 0
     closes: Mapping[str, int] = field(default_factory=dict)
     acquire_timeouts: int = 0
+    too_many_waiting: int = 0
     topology: TopologyStats | None = None
     metadata: MetadataStats | None = None
 
@@ -182,6 +184,7 @@ class Counters:
         "connects",
         "outcome_unknown",
         "retries",
+        "too_many_waiting",
     )
 
     def __init__(self) -> None:
@@ -192,6 +195,7 @@ class Counters:
         self.connects = 0
         self.connect_failures = 0
         self.acquire_timeouts = 0
+        self.too_many_waiting = 0
 
     def retried(self, fault: Fault) -> None:
         """Count one call that is sent again."""
@@ -213,6 +217,7 @@ class Counters:
             connect_failures=self.connect_failures,
             closes=dict(self.closes),
             acquire_timeouts=self.acquire_timeouts,
+            too_many_waiting=self.too_many_waiting,
             topology=topology,
             metadata=metadata,
         )

@@ -24,6 +24,8 @@ STOREYS = {
     "errors": 0,
     "settings": 0,
     "dsn": 0,
+    "passfile": 0,
+    "service_file": 0,
     "tls": 0,
     "query_metadata": 0,
     "observe": 0,

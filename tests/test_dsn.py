@@ -298,7 +298,7 @@ def test_hosts_without_a_port_take_the_environments_port() -> None:
         Endpoint("h", 7),
         Endpoint("i", 7),
     )
-    with pytest.raises(ConfigError, match="in the environment: PGPORT"):
+    with pytest.raises(ConfigError, match="in the environment: the port 'x' of host 1"):
         Dsn.parse("postgresql://h").with_environment({"PGPORT": "x"})
     with pytest.raises(ConfigError, match="in the environment: 2 ports"):
         Dsn().with_environment({"PGHOST": "a", "PGPORT": "1,2"})

@@ -6,6 +6,7 @@ nothing about calls.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable
 from random import Random
@@ -13,8 +14,9 @@ from random import Random
 from picopyn.asynchronous.leader_finder import LeaderFinder
 from picopyn.asynchronous.metadata_service import QueryMetadataService
 from picopyn.asynchronous.reach import Reach
+from picopyn.asynchronous.static_source import StaticTopologySource
 from picopyn.asynchronous.topology_tracker import PollingTopologySource, TopologySource, TopologyTracker
-from picopyn.dialects.base import Dialect
+from picopyn.dialects.base import Capability, Dialect
 from picopyn.engine.cluster import Cluster
 from picopyn.engine.executor import Executor
 from picopyn.observe import Publisher, RouteLearned, TopologyChanged
@@ -53,7 +55,7 @@ class ControlPlane:
     ) -> None:
         self._reach = reach
         self._publisher = publisher
-        self._polls = settings.topology_source is None
+        self._learns = Capability.SHARDED in dialect.capabilities
         self.metadata = QueryMetadataService(
             reach.metadata,
             settings.query_metadata_cache_size,
@@ -64,10 +66,15 @@ class ControlPlane:
             on_learned=self._learned,
         )
         self._finder = LeaderFinder(reach.to, self._key_select)
-        self._source: TopologySource = settings.topology_source or PollingTopologySource(
-            reach.topology, address_map=settings.address_map, leader_finder=self._finder, now=now
+        self._source: TopologySource = settings.topology_source or (
+            PollingTopologySource(reach.topology, address_map=settings.address_map, leader_finder=self._finder, now=now)
+            if self._learns
+            else StaticTopologySource(
+                endpoint.with_default_port(dialect.default_port) for endpoint in settings.endpoints
+            )
         )
-        self.tracker = TopologyTracker(self._source, settings.topology_update_interval, now=now, rng=rng)
+        interval = None if isinstance(self._source, StaticTopologySource) else settings.topology_update_interval
+        self.tracker = TopologyTracker(self._source, interval, now=now, rng=rng)
         self._cluster: Cluster | None = None
         self._executor: Executor | None = None
         self._seen = self.snapshot
@@ -78,30 +85,28 @@ class ControlPlane:
         return self.tracker.topology.snapshot
 
     async def start(self, cluster: Cluster, executor: Executor) -> None:
-        """Make the first connection, take the first look, hand it to the engine; learning starts in the background.
-
-        Raises:
-            AuthenticationFailed: A node refused the credentials.
-            NoNodeAvailable: No seed answered.
-        """
+        """Take the first look, hand it to the engine; learning, where there is anything to learn, starts meanwhile."""
         self._cluster, self._executor = cluster, executor
-        if self._polls:
-            await self._reach.introduce()
         await self.tracker.start(self._refreshed)
         self._adopt(self.snapshot)
-        cluster.jobs.spawn(self.metadata.start(), "picopyn metadata start")
+        if self._learns:
+            cluster.jobs.spawn(self.metadata.start(), "picopyn metadata start")
+
+    async def learn(self, query: str) -> PreparedStatementMetadata | None:
+        """What is known of a text, asked for now if need be; None where statements have no owners."""
+        return await self.metadata.get_query_metadata(query, ask_without_parameters=True) if self._learns else None
 
     def look_again(self, doubtful: Node | None = None) -> None:
         """Ask for a refresh soon; the leader of a doubtful node's replicaset is asked for again where it was asked."""
         if doubtful is not None and isinstance(self._source, PollingTopologySource):
             self._source.doubt_leader(doubtful.replicaset_uuid)
+            if self._cluster is not None and self._cluster.health.is_down(doubtful.uuid):
+                self._source.leave(doubtful.host, doubtful.port)
         self.tracker.trigger()
 
     async def close(self) -> None:
-        """End everything; the source and the metadata service close their connections."""
-        await self.tracker.stop()
-        await self.metadata.stop()
-        await self._finder.close()
+        """End everything; the source and the metadata service close their connections, each in its own time."""
+        await asyncio.gather(self.tracker.stop(), self.metadata.stop(), self._finder.close())
         self._reach.terminate()
 
     def terminate(self) -> None:
@@ -133,12 +138,13 @@ class ControlPlane:
     def _adopt(self, snapshot: TopologySnapshot) -> None:
         if self._cluster is None or self._executor is None:
             return
-        diff, self._seen = difference(self._seen, snapshot), snapshot
+        before, self._seen = self._seen, snapshot
+        diff = difference(before, snapshot)
         if diff.empty:
             self._cluster.confirm(snapshot)
             return
         self._cluster.adopt(snapshot)
-        moved = frozenset(uuid for uuid, (old, _) in diff.leaders.items() if old is not None)
+        moved = frozenset(uuid for uuid in diff.leaders if before.replicaset(uuid) is not None)
         if moved:
             self._executor.leaders_moved(moved)
         self._tell(diff, snapshot)

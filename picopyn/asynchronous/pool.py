@@ -10,46 +10,47 @@ import asyncio
 import functools
 import logging
 import os
-from collections.abc import Awaitable, Callable
-from enum import Enum
+import traceback
+from collections.abc import Iterable, Sequence
 from random import Random
 from types import TracebackType
 from typing import Any
 
-from picopyn.asynchronous.acquired import AcquiredConnection, Acquiring
+from picopyn.asynchronous import tls
+from picopyn.asynchronous.acquired import AcquiredConnection, Acquiring, no_transactions
+from picopyn.asynchronous.config_files import PasswordFile, read_file
+from picopyn.asynchronous.connection import Connection
 from picopyn.asynchronous.control_plane import ControlPlane
+from picopyn.asynchronous.dialect_detection import introduce, named_dialect
+from picopyn.asynchronous.household import Household
+from picopyn.asynchronous.lifecycle import LAST_GRACE, Lifecycle, State
 from picopyn.asynchronous.reach import Reach
 from picopyn.asynchronous.runtime import AsyncioRuntime
-from picopyn.asynchronous.transport import Address, Dialer
-from picopyn.dialects.base import Dialect, Purpose
-from picopyn.dialects.picodata import PicodataDialect
+from picopyn.asynchronous.sessions import Sessions, refuse_unsupported
+from picopyn.asynchronous.transaction import PoolTransaction
+from picopyn.asynchronous.transport import Dialer
+from picopyn.dialects.base import Capability
 from picopyn.engine.cluster import Cluster
 from picopyn.engine.executor import Executor
 from picopyn.engine.explain import explain
 from picopyn.engine.journal import Journal
-from picopyn.engine.node_pool import HookFailed, NodePool
-from picopyn.engine.request import Request
+from picopyn.engine.place import Place
+from picopyn.engine.request import EXECUTEMANY, EXECUTEMANY_FRESHLY, Request
 from picopyn.engine.route_table import RouteTable
 from picopyn.engine.statistics import pool_stats
-from picopyn.errors import ConfigError, NoNodeAvailable, PoolClosed, UsageError
+from picopyn.errors import ConfigError, NoNodeAvailable, NotSupported, UsageError
 from picopyn.observe import Publisher
 from picopyn.routing.explanation import RouteExplanation
 from picopyn.routing.plan import Role
+from picopyn.routing.sharding import ShardingKey
 from picopyn.settings import PoolSettings
 from picopyn.stats import Counters, PoolStats
-from picopyn.topology import Node, TopologySnapshot
+from picopyn.topology import TopologySnapshot
 
 _LOG = logging.getLogger("picopyn.asynchronous.pool")
 
 #: How long `close` lets running calls finish when the caller does not say (seconds).
 CLOSE_GRACE = 10.0
-
-
-class _State(Enum):
-    NEW = "not open yet"
-    OPENING = "opening"
-    OPEN = "open"
-    CLOSED = "closed"
 
 
 class Pool:
@@ -73,69 +74,67 @@ class Pool:
     def __init__(self, dsn: str | None = None, *, settings: PoolSettings | None = None, **options: Any) -> None:
         if settings is not None and (dsn is not None or options):
             raise ConfigError("give either settings= or a connection string with keywords, not both")
-        self._settings = settings or PoolSettings.from_dsn(dsn or "", environment=os.environ, **options)
-        self._dialect = _dialect(self._settings.dialect)
+        self._settings = settings or PoolSettings.from_dsn(
+            dsn or "", environment=os.environ, read_file=read_file, **options
+        )
+        named = named_dialect(self._settings.dialect)
+        if named is not None:
+            refuse_unsupported(self._settings, named)
+        self._security = tls.prepare(self._settings)
         self._default_role = Role(self._settings.role or "leader")
-        self._state = _State.NEW
+        self._is_atomic = False
         self._rng = Random()
-        self._dialer = Dialer(self._settings, self._dialect)
+        self._life = Lifecycle(f"<Pool {self._settings.dsn!r}>")
         self._control: ControlPlane
         self._journal: Journal
         self._cluster: Cluster
         self._executor: Executor
 
     def __repr__(self) -> str:
-        return f"<Pool {self._settings.dsn!r} {self._state.value}>"
+        return f"<Pool {self._settings.dsn!r} {self._life.state.value}>"
+
+    def __del__(self) -> None:
+        life: Lifecycle | None = getattr(self, "_life", None)
+        if life is not None:
+            life.forgotten()
 
     # life cycle
 
     async def open(self) -> Pool:
         """Connect: returns when one node answers, and goes on filling in the background. A second call does nothing.
 
+        Cancelled or failed, it leaves nothing behind, and may be called again.
+
         Raises:
             AuthenticationFailed: A node refused the credentials; it was asked once, and no other node was.
             NoNodeAvailable: No seed answered; it lists each with its reason.
-            PoolClosed: The pool was closed before.
+            PoolClosed: The pool was closed, before or meanwhile.
+            UsageError: It is being opened already.
         """
-        if self._state is _State.CLOSED:
-            raise PoolClosed("the pool was closed; make a new one")
-        if self._state is _State.OPENING:
-            raise UsageError("open() is running already")
-        if self._state is _State.NEW:
-            self._state = _State.OPENING
-            try:
-                await self._connect()
-            except BaseException:
-                self._state = _State.NEW
-                self._drop_everything()
-                raise
-            self._state = _State.OPEN
+        await self._life.open(self._connect)
         return self
 
     async def close(self, grace: float = CLOSE_GRACE) -> None:
         """Refuse new calls, wake waiting ones with `PoolClosed`, let running ones finish, then drop the rest.
 
+        A second call waits for the first. Cancelled, it drops everything at once. It may be called at any time: while
+        the pool is being opened, by who still holds a connection (he is waited for like anybody else), after the event
+        loop of the pool was closed.
+
         Args:
-            grace: How long running calls and borrowers may take (seconds).
+            grace: How long running calls and borrowers may take (seconds), at least 0.
+
+        Raises:
+            ValueError: The grace is negative, or no number.
+            UsageError: The pool belongs to another event loop, which is not closed.
         """
-        if self._state is not _State.OPEN:
-            self._state = _State.CLOSED
-            return
-        self._state = _State.CLOSED
-        deadline = self._cluster.runtime.now() + grace
-        self._executor.closed = True
-        try:
-            await self._control.close()
-            await self._cluster.close(deadline)
-        except BaseException:
-            self._drop_everything()
-            raise
+        if not grace >= 0:
+            raise ValueError(f"grace must be a number of seconds of at least 0, not {grace!r}")
+        await self._life.close(grace)
 
     def terminate(self) -> None:
-        """Drop everything at once; calls in flight end with an error. Safe at any time."""
-        was_open, self._state = self._state is _State.OPEN, _State.CLOSED
-        if was_open:
-            self._drop_everything()
+        """Drop everything at once; calls in flight end with an error. Safe at any time and from any thread."""
+        self._life.terminate()
 
     async def __aenter__(self) -> Pool:
         return await self.open()
@@ -143,7 +142,7 @@ class Pool:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self.close()
+        await self.close(CLOSE_GRACE if kind is None or issubclass(kind, Exception) else LAST_GRACE)
 
     async def wait_ready(
         self, *, leaders: int | None = None, replicas: int | None = None, timeout: float | None = 10.0
@@ -163,6 +162,7 @@ class Pool:
         deadline = None if timeout is None else cluster.runtime.now() + timeout
         while not cluster.is_ready(leaders, replicas):
             await cluster.changes.wait(deadline)
+            self._check_open()
 
     # calls
 
@@ -247,23 +247,116 @@ class Pool:
         row = await self._executor.run(request)
         return None if row is None else row[column]
 
-    def acquire(self, *, timeout: float | None = None) -> Acquiring:
-        """Borrow a connection to a node chosen by load: `async with pool.acquire() as connection`.
+    async def executemany(
+        self,
+        query: str,
+        args: Iterable[Sequence[Any]],
+        *,
+        timeout: float | None = None,
+        role: str | None = None,
+        idempotent: bool | None = None,
+    ) -> None:
+        """Execute a statement once for each row of arguments, in one go over one connection.
+
+        On PostgreSQL all rows take effect or none. Picodata executes each row by itself: when one fails, those before
+        it stay. The rows are not split by their owners yet: one node gets all of them, and forwards.
+
+        Args:
+            query: See `execute`.
+            args: Rows of arguments; they are put into a list first.
+            timeout: See `execute`; for all rows together.
+            role: See `execute`.
+            idempotent: See `execute`; about all rows together.
+
+        Raises:
+            OutcomeUnknown: Some rows may have taken effect.
+            Exception: As for `execute`.
+        """
+        rows = args if isinstance(args, list | tuple) else list(args)
+        method = EXECUTEMANY if self._is_atomic else EXECUTEMANY_FRESHLY
+        await self._executor.run(self._request(method, query, (rows,), timeout, role, idempotent))
+
+    def acquire(
+        self,
+        *,
+        timeout: float | None = None,
+        role: str | None = None,
+        node: str | None = None,
+        key: ShardingKey | None = None,
+    ) -> Acquiring:
+        """Borrow a connection: `async with pool.acquire() as connection`, or `await` it and `release` it.
 
         What runs on it is not routed. Prefer the pool's own methods.
 
         Args:
             timeout: Longest wait (seconds); None: `acquire_timeout`.
-        """
-        return Acquiring(functools.partial(self._acquire, timeout))
-
-    async def release(self, connection: AcquiredConnection) -> None:
-        """Give back a connection that was acquired with `await`.
+            role: Which nodes will do, `"leader"` or `"prefer_leader"`; None: the pool's role if it was given one, else
+                any node. Among them the load decides.
+            node: Name, uuid or address (`host:port`) of the one node.
+            key: A key whose owner it shall lead to.
 
         Raises:
-            UsageError: It was given back before.
+            AcquireTimeout: None became available in time.
+            NoNodeAvailable: No node can be reached, or the topology knows no such node.
+            PoolClosed: The pool is closed.
+            UsageError: What was asked for contradicts itself, or the key cannot be hashed.
         """
+        asked = role if role is not None or node is not None else self._settings.role
+        place = Place(None if asked is None else self._role(asked), node, key)
+        debug = self._settings.debug or (self._life.loop is not None and self._life.loop.get_debug())
+        origin = traceback.StackSummary.from_list(traceback.extract_stack()[:-1]) if debug else None
+        return Acquiring(functools.partial(self._acquire, timeout, place, origin))
+
+    async def release(self, connection: AcquiredConnection, *, timeout: float | None = None) -> None:
+        """Give back a connection that was acquired with `await`.
+
+        Nothing is waited for. A transaction that is still open is rolled back, by closing the connection. Where
+        sessions have a state, it is cleared in the background before somebody else gets the connection (see `reset` in
+        the settings).
+
+        Args:
+            connection: What `acquire` gave.
+            timeout: Taken for the sake of asyncpg's signature.
+
+        Raises:
+            UsageError: It was given back before, or belongs to another pool.
+        """
+        if not isinstance(connection, AcquiredConnection) or connection._pool is not self:
+            raise UsageError(f"{type(connection).__name__} was not acquired from this pool")
         connection.release()
+
+    def transaction(
+        self,
+        *,
+        isolation: str | None = None,
+        readonly: bool = False,
+        deferrable: bool = False,
+        timeout: float | None = None,
+        role: str | None = None,
+        node: str | None = None,
+        key: ShardingKey | None = None,
+    ) -> PoolTransaction:
+        """A connection in a transaction: `async with pool.transaction() as connection`.
+
+        It is committed at the end of the block, rolled back when the block ends with an error, and given back.
+
+        Args:
+            isolation: `"serializable"`, `"repeatable_read"`, `"read_uncommitted"` or `"read_committed"`.
+            readonly: It only reads.
+            deferrable: It may wait for a snapshot that needs no checks.
+            timeout: As for `acquire`, like the rest.
+            role: See `acquire`.
+            node: See `acquire`.
+            key: See `acquire`.
+
+        Raises:
+            NotSupported: The server has no transactions (Picodata).
+        """
+        self._check_open()
+        if not self._is_atomic:
+            raise NotSupported(no_transactions("transaction"))
+        acquiring = self.acquire(timeout=timeout, role=role, node=node, key=key)
+        return PoolTransaction(acquiring, {"isolation": isolation, "readonly": readonly, "deferrable": deferrable})
 
     # looking inside
 
@@ -279,13 +372,13 @@ class Pool:
         Raises:
             UsageError: The pool was never open.
         """
-        if self._state is _State.NEW:
+        if not hasattr(self, "_executor"):
             raise UsageError("the pool is not open yet: use `async with pool` or `await pool.open()`")
         return self._cluster.snapshot
 
     def stats(self) -> PoolStats:
         """Gauges and counters, as of now; the value never changes afterwards."""
-        if self._state is _State.NEW:
+        if not hasattr(self, "_executor"):
             return Counters().snapshot()
         control = self._control
         return pool_stats(self._cluster, self._journal, control.tracker.stats(), control.metadata.stats())
@@ -293,10 +386,19 @@ class Pool:
     async def explain_route(self, query: str, *args: Any, role: str | None = None) -> RouteExplanation:
         """Where a call would go now, and why; learns the text first. Nothing is executed."""
         self._check_open()
-        metadata = await self._control.metadata.get_query_metadata(query, ask_without_parameters=True)
+        metadata = await self._control.learn(query)
         request = Request("explain", query, args, self._role(role), None, None, None)
         request.asked = True
         return explain(request, metadata, self._executor, self._cluster)
+
+    async def expire_connections(self) -> None:
+        """Replace every connection, without disturbing anybody: after a new password, or a change of server settings.
+
+        Idle ones are closed now, those in use when they are given back, those that are being opened on arrival. Nothing
+        is waited for.
+        """
+        self._check_open()
+        self._cluster.expire_connections()
 
     def update_topology_interval(self, seconds: float) -> None:
         """Change how often the topology is refreshed; takes effect at once.
@@ -328,26 +430,25 @@ class Pool:
         role: str | None,
         idempotent: bool | None,
     ) -> Request:
-        if self._state is not _State.OPEN:
+        if self._life.state is not State.OPEN or asyncio._get_running_loop() is not self._life.loop:
             self._check_open()
+        explicit = timeout is not None
         if timeout is None:
             timeout = self._settings.command_timeout
         deadline = None if timeout is None else self._deadline(timeout)
         asked_role = self._default_role if role is None else self._role(role)
-        return Request(method, query, args, asked_role, timeout, deadline, idempotent)
+        request = Request(method, query, args, asked_role, timeout, deadline, idempotent)
+        if not explicit:
+            request.patience = None
+        return request
 
-    async def _acquire(self, timeout: float | None) -> AcquiredConnection:
+    async def _acquire(
+        self, timeout: float | None, place: Place, origin: traceback.StackSummary | None
+    ) -> AcquiredConnection:
         self._check_open()
         deadline = None if timeout is None else self._deadline(timeout)
-        request = Request("acquire", "", (), self._default_role, timeout, deadline, None)
-        pool, link = await self._executor.acquire(request)
-        return AcquiredConnection(link, pool.node, functools.partial(self._give_back, pool))
-
-    def _give_back(self, pool: NodePool, link: Any, sound: bool) -> None:
-        if sound:
-            self._executor.give(pool, link)
-        else:
-            pool.drop(link, "state_unknown")
+        request = Request("acquire", "", (), place.role or self._default_role, timeout, deadline, None)
+        return AcquiredConnection(await self._executor.acquire(request, place), self, origin)
 
     def _deadline(self, timeout: float) -> float:
         if not timeout > 0:
@@ -363,67 +464,44 @@ class Pool:
             raise ConfigError(f"role must be 'leader' or 'prefer_leader', not {role!r}") from None
 
     def _check_open(self) -> None:
-        if self._state is _State.CLOSED:
-            raise PoolClosed("the pool is closed")
-        if self._state is not _State.OPEN:
-            raise UsageError("the pool is not open yet: use `async with pool` or `await pool.open()`")
+        self._life.check_open()
 
     async def _connect(self) -> None:
-        settings, dialect = self._settings, self._dialect
-        runtime = AsyncioRuntime(self._open_connection)
+        settings, rng = self._settings, self._rng
+        passwords = PasswordFile(settings.passfile)
+        make_dialer = functools.partial(Dialer, settings, passwords=passwords, security=self._security)
+        first = await introduce(settings, make_dialer, rng)
+        dialer, dialect = first.dialer, first.dialect
+        self._is_atomic = Capability.TRANSACTIONS in dialect.capabilities
+        seeds, timeout = [(endpoint.host, endpoint.port or 0) for endpoint in first.endpoints], settings.connect_timeout
+        reach = Reach(dialer, dialect, seeds, timeout, lambda: control.snapshot, rng, first.connection)
+        self._life.belongings = household = Household(dialer=dialer, reach=reach)
+        if first.connection is not None:
+            dialer.adopt(first.connection)
+        refuse_unsupported(settings, dialect)
+        household.sessions = sessions = Sessions(settings, dialer, reach)
+        runtime = AsyncioRuntime(sessions.open, sessions.restore)
         self._journal = journal = Journal(Counters(), Publisher(settings.on_event), runtime.now)
-        seeds = [_address(endpoint.with_default_port(dialect.default_port)) for endpoint in settings.endpoints]
-        reach = Reach(self._dialer, dialect, seeds, settings.connect_timeout, lambda: control.snapshot, self._rng)
-        self._control = control = ControlPlane(settings, dialect, reach, journal.publisher, runtime.now, self._rng)
+        self._control = control = ControlPlane(settings, dialect, reach, journal.publisher, runtime.now, rng)
         self._cluster = cluster = Cluster(
-            runtime, dialect, settings, control.snapshot, journal, control.look_again, self._rng
+            runtime, dialect, settings, control.snapshot, journal, control.look_again, rng
         )
+        household.control, household.cluster = control, cluster
         routes = RouteTable(control.metadata, dialect.key_hash, lambda: cluster.snapshot.bucket_counts)
-        self._executor = Executor(cluster, routes, control.metadata, dialect, journal.counters)
+        self._executor = household.executor = Executor(cluster, routes, control.metadata, dialect, journal.counters)
         await control.start(cluster, self._executor)
-        await self._first_connection(cluster)
+        await self._first_connection(cluster, first.connection)
 
-    async def _first_connection(self, cluster: Cluster) -> None:
+    async def _first_connection(self, cluster: Cluster, introduced: Connection | None) -> None:
         """Wait for one connection of the node pools; the rest are made in the background."""
         deadline = cluster.runtime.now() + self._settings.connect_timeout
+        for pool in cluster.pools:  # without a min_size nothing is being opened yet
+            if introduced is None or introduced.endpoint == (pool.node.host, pool.node.port):
+                pool.warm(1)
         while not any(pool.slots.size for pool in cluster.pools):
             try:
                 await cluster.changes.wait(deadline)
             except TimeoutError:
-                health = {node.address: cluster.health.of(node.uuid) for node in cluster.snapshot.nodes()}
-                reasons = {address: state.reason or "no answer yet" for address, state in health.items()}
+                reasons = {pool.node.address: pool.trouble or "no answer yet" for pool in cluster.pools}
                 what = "no node of the cluster can be connected to" if reasons else "the topology lists no usable node"
                 raise NoNodeAvailable(what, reasons) from None
-
-    async def _open_connection(self, node: Node, purpose: Purpose) -> Any:
-        connection = await self._dialer.dial((node.host, node.port), purpose)
-        hook: Callable[[Any], Awaitable[None]] | None = self._settings.after_connect
-        if hook is not None:
-            try:
-                async with asyncio.timeout(self._settings.connect_timeout):
-                    await hook(connection)
-            except BaseException as error:
-                connection.terminate()
-                if isinstance(error, Exception):
-                    raise HookFailed from error
-                raise
-        return connection
-
-    def _drop_everything(self) -> None:
-        for part in ("_executor", "_control", "_cluster"):
-            owner = getattr(self, part, None)
-            if isinstance(owner, Executor):
-                owner.closed = True
-            elif owner is not None:
-                owner.terminate()
-
-
-def _dialect(named: Any) -> Dialect:
-    if named in ("auto", "picodata"):
-        return PicodataDialect()
-    dialect: Dialect = named
-    return dialect
-
-
-def _address(endpoint: Any) -> Address:
-    return endpoint.host, endpoint.port

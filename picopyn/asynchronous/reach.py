@@ -14,7 +14,7 @@ from typing import TypeVar
 
 from picopyn.asynchronous.connection import Connection
 from picopyn.asynchronous.transport import Address, Dialer, awake
-from picopyn.dialects.base import Dialect, Purpose
+from picopyn.dialects.base import Capability, Dialect, Purpose
 from picopyn.errors import AuthenticationFailed, Fault, NoNodeAvailable
 from picopyn.topology import Node, TopologySnapshot
 
@@ -33,6 +33,7 @@ class Reach:
         connect_timeout: Limit for one address (seconds).
         known: The cluster as last seen.
         rng: Source of randomness for the order.
+        introduced: A connection that exists already; it goes to the first who has a use for it.
     """
 
     def __init__(
@@ -43,6 +44,7 @@ class Reach:
         connect_timeout: float,
         known: Callable[[], TopologySnapshot],
         rng: Random,
+        introduced: Connection | None = None,
     ) -> None:
         self._dialer = dialer
         self._dialect = dialect
@@ -50,16 +52,28 @@ class Reach:
         self._connect_timeout = connect_timeout
         self._known = known
         self._rng = rng
-        self._introduced: Connection | None = None
+        self._introduced = introduced
 
-    async def introduce(self) -> None:
-        """Make the first connection of a pool; it is kept for the first `topology()`.
+    async def introduce(self, purpose: Purpose, groups: Sequence[Sequence[Address]]) -> Connection:
+        """Make the first connection of a pool.
+
+        Args:
+            purpose: What it is going to be used for.
+            groups: Where to; a group is tried a little later than the one before it.
 
         Raises:
             AuthenticationFailed: A node refused the credentials; no other one was asked.
-            NoNodeAvailable: No seed answered; it lists the reason of each.
+            NoNodeAvailable: No address answered; it lists the reason of each.
         """
-        self._introduced = await self._connect(Purpose.TOPOLOGY, [self._shuffled(self._seeds)])
+        return await self._connect(purpose, [self._shuffled(group) for group in groups])
+
+    def plain(self, address: Address) -> Connection | None:
+        """The connection that exists already, if it leads there; for servers whose connections serve every purpose."""
+        introduced = self._introduced
+        if introduced is None or introduced.endpoint != address or Capability.SHARDED in self._dialect.capabilities:
+            return None
+        self._introduced = None
+        return None if introduced.is_closed() else introduced
 
     async def topology(self) -> Connection | None:
         """A connection to read the topology with, or None when no node can be reached."""

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from typing import Any, Generic, TypeVar
 
 from picopyn.asynchronous import transport
+from picopyn.asynchronous.background import unlamented
 from picopyn.dialects.base import Purpose
 from picopyn.engine.runtime import Job, Link
 from picopyn.errors import Fault
@@ -65,16 +66,55 @@ class AsyncioWaiter(Generic[T]):
         self.fail(TimeoutError())
 
 
+class AsyncioJob:
+    """A task that is never cancelled before its first step, so that what it has to give back is given back.
+
+    Args:
+        loop: Where it runs.
+        job: What it runs, in an empty context.
+        name: Its name.
+    """
+
+    __slots__ = ("_begun", "_unwanted", "task")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, job: Coroutine[Any, Any, None], name: str) -> None:
+        self._begun = False
+        self._unwanted = False
+        self.task = unlamented(loop.create_task(self._run(job), name=name, context=contextvars.Context()))
+
+    def cancel(self) -> None:
+        """Ask it to end at its next wait."""
+        self._unwanted = True
+        if self._begun:
+            self.task.cancel()
+
+    def done(self) -> bool:
+        """Whether it has ended."""
+        return self.task.done()
+
+    async def _run(self, job: Coroutine[Any, Any, None]) -> None:
+        self._begun = True
+        if self._unwanted:
+            self.task.cancel()
+        await job
+
+
 class AsyncioRuntime:
     """Time, waiting, jobs and connections for a pool that lives on one event loop.
 
     Args:
         open_connection: Opens an authenticated connection to a node for a purpose.
+        restore: Clears the session of a connection; None: connections go from one borrower to the next as they are.
     """
 
-    def __init__(self, open_connection: Callable[[Node, Purpose], Awaitable[Any]]) -> None:
+    def __init__(
+        self,
+        open_connection: Callable[[Node, Purpose], Awaitable[Any]],
+        restore: Callable[[Any], Awaitable[None]] | None = None,
+    ) -> None:
         self._loop = asyncio.get_running_loop()
         self._open_connection = open_connection
+        self._restore = restore
 
     def now(self) -> float:
         """Seconds on the loop's monotonic clock."""
@@ -90,13 +130,13 @@ class AsyncioRuntime:
 
     def spawn(self, job: Coroutine[Any, Any, None], name: str) -> Job:
         """Start a task in an empty context; what it raises is logged, never lost."""
-        task = self._loop.create_task(job, name=name, context=contextvars.Context())
-        task.add_done_callback(_report)
-        return task
+        started = AsyncioJob(self._loop, job, name)
+        started.task.add_done_callback(_report)
+        return started
 
     async def settle(self, jobs: Iterable[Job], deadline: float) -> None:
         """Wait until the jobs have ended, at most until the deadline."""
-        tasks = [job for job in jobs if isinstance(job, asyncio.Task)]
+        tasks = [job.task for job in jobs if isinstance(job, AsyncioJob)]
         if tasks:
             await asyncio.wait(tasks, timeout=max(0.0, deadline - self.now()))
 
@@ -105,8 +145,19 @@ class AsyncioRuntime:
         connection = await self._open_connection(node, purpose)
         if connection.is_closed():
             raise ConnectionError("the connection broke while it was being set up")
-        connection.add_termination_listener(on_lost)
+        connection.tell_when_lost(on_lost)
         return connection  # type: ignore[no-any-return]
+
+    async def restore_link(self, link: Any, deadline: float) -> bool:
+        """Clear the state of a session; see the protocol."""
+        try:
+            async with asyncio.timeout_at(deadline):
+                if self._restore is not None:
+                    await self._restore(link)
+        except Exception as error:
+            _log.info("a connection could not be reset and is closed: %s", type(error).__name__)
+            return False
+        return not (link.is_closed() or link.is_in_transaction())
 
     async def close_link(self, link: Any, deadline: float) -> None:
         """Close politely within the deadline, else drop."""

@@ -15,6 +15,7 @@ import asyncio
 import ssl
 import struct
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
 from typing import Any, Final
@@ -51,8 +52,23 @@ class TlsFailed(ConnectionError):  # noqa: N818 - names the event
 # --- from settings to a context -----------------------------------------------------------------------
 
 
-def prepare(settings: Any) -> tuple[TlsPlan, ssl.SSLContext | None]:
-    """What a pool does about TLS, and the one context with which it does it; None when it never does.
+@dataclass(frozen=True, slots=True)
+class Security:
+    """What a pool does about TLS; shared by everything that opens connections for it.
+
+    Attributes:
+        plan: What is decided.
+        context: The one context with which it is done; None when it never is.
+        not_accepted: Addresses whose certificate was not accepted when they were tried last.
+    """
+
+    plan: TlsPlan
+    context: ssl.SSLContext | None
+    not_accepted: set[tuple[str, int]] = field(default_factory=set)
+
+
+def prepare(settings: Any) -> Security:
+    """Decide what a pool does about TLS, and make its context.
 
     Reads the files that are named, once: a context that is kept makes a connection cheaper (`measurements.md` section
     7), and a missing file is told before any socket is opened.
@@ -62,13 +78,13 @@ def prepare(settings: Any) -> tuple[TlsPlan, ssl.SSLContext | None]:
     """
     decided, problems = plan(settings, files_at_home())
     if is_context(settings.ssl):
-        return decided, settings.ssl
+        return Security(decided, settings.ssl)
     context = None
     if decided.may_encrypt:
         context = _context(decided, problems)
     if problems:
         raise ConfigError(problems)
-    return decided, context
+    return Security(decided, context)
 
 
 def files_at_home() -> dict[str, str]:

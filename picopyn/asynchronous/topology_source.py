@@ -124,6 +124,11 @@ class PollingTopologySource(TopologySource):
         """Ask again at the next refresh who leads this replicaset (or each of them); for users who have to ask."""
         self._leaders.memory.forget(replicaset_uuid)
 
+    def leave(self, host: str, port: int) -> None:
+        """A node is down: a connection to it is dropped, and a refresh that waits for its answer fails at once."""
+        if getattr(self._connection, "endpoint", None) == (host, port):
+            self._give_up()
+
     async def close(self) -> None:
         """Close the connection."""
         self._closed = True

@@ -10,6 +10,8 @@ the connection, which says as much.
 from __future__ import annotations
 
 import asyncio
+import functools
+import getpass
 import logging
 import ssl
 from collections.abc import AsyncGenerator, Callable, Sequence
@@ -19,18 +21,27 @@ from typing import Any
 import asyncpg
 
 from picopyn.asynchronous import tls
-from picopyn.asynchronous.connection import Connection
-from picopyn.dialects.base import Dialect, Purpose
+from picopyn.asynchronous.background import unlamented
+from picopyn.asynchronous.config_files import PasswordFile
+from picopyn.asynchronous.connection import Connection, NamelessConnection
+from picopyn.asynchronous.socket_options import set_options
+from picopyn.dialects.base import Capability, Dialect, Purpose
 from picopyn.errors import Fault
-from picopyn.settings import PoolSettings
+from picopyn.settings import Password, PoolSettings
 from picopyn.tls import Attempt
 
 _LOG = logging.getLogger("picopyn.asynchronous.transport")
 
 Address = tuple[str, int]
 
+#: Connections that run callers' statements.
+_FOR_CALLERS = (Purpose.PLAIN, Purpose.REPLICA_READ)
+
 #: How much later a less preferred group of addresses is asked (seconds).
 STAGGER = 0.1
+
+#: How long an attempt to connect may go on when nobody waits for it any more (seconds).
+LAST_MOMENT = 0.05
 
 
 class Dialer:
@@ -39,23 +50,34 @@ class Dialer:
     Args:
         settings: Credentials, time limits, statement cache.
         dialect: The kind of server: decides the start-up options of each purpose.
+        passwords: Asked where the settings name no password; None: the file that the settings name.
+        security: What the pool does about TLS; None: what the settings say.
 
     Raises:
         ConfigError: A file that TLS needs is missing, or cannot be what it should be.
     """
 
-    def __init__(self, settings: PoolSettings, dialect: Dialect) -> None:
+    def __init__(
+        self,
+        settings: PoolSettings,
+        dialect: Dialect,
+        passwords: PasswordFile | None = None,
+        security: tls.Security | None = None,
+    ) -> None:
         self._settings = settings
         self._dialect = dialect
-        self._tls, self._context = tls.prepare(settings)
-        self._not_accepted: set[Address] = set()
+        self._passwords = passwords or PasswordFile(settings.passfile)
+        self._user = settings.user or _system_user()
+        self._database = settings.database or self._user
+        self._security = security or tls.prepare(settings)
+        self._made: set[Connection] = set()
 
     @property
     def knock(self) -> Knock:
         """How to ask these servers for a first word."""
-        if not self._tls.may_encrypt:
+        if not self._security.plan.may_encrypt:
             return Knock(tls.GSS_REQUEST, closing_counts=True)
-        return Knock(tls.SSL_REQUEST, closing_counts=self._tls.attempts[0] is Attempt.PLAIN)
+        return Knock(tls.SSL_REQUEST, closing_counts=self._security.plan.attempts[0] is Attempt.PLAIN)
 
     async def dial(
         self, address: Address, purpose: Purpose, on_notice: Callable[[str], None] | None = None
@@ -67,17 +89,37 @@ class Dialer:
             OSError: It could not be reached.
             asyncpg.PostgresError: It refused.
         """
-        connection = await self._connect(address, purpose)
+        dialling = asyncio.create_task(self._connect(address, purpose), name=f"picopyn dial {address[0]}")
+        connecting = unlamented(dialling)
+        try:
+            await asyncio.wait({connecting})
+        except asyncio.CancelledError:
+            await _give_up(connecting)
+            raise
+        connection = connecting.result()
+        self.adopt(connection)
         connection.read_into_kept_buffer()
         connection.on_notice = on_notice
         connection.endpoint = address
+        connection.has_catalog = Capability.CATALOG in self._dialect.capabilities
         return connection  # type: ignore[no-any-return]
+
+    def adopt(self, connection: Connection) -> None:
+        """Look after a connection that exists like after those made here: its socket's options, its end."""
+        connection.settle_in(lambda sock: set_options(sock, self._settings))
+        self._made = {made for made in self._made if not made.is_closed()}
+        self._made.add(connection)
+
+    def abandon(self) -> None:
+        """The event loop of the connections is closed: close their sockets without it."""
+        for connection in self._made:
+            connection.abandon()
 
     async def _connect(self, address: Address, purpose: Purpose) -> Any:
         """Try the ways that `sslmode` leaves, one limit for all of them."""
         refused: asyncpg.PostgresError | None = None
         async with asyncio.timeout(self._settings.connect_timeout):
-            *first, last = self._tls.attempts_at(address[0])
+            *first, last = self._security.plan.attempts_at(address[0])
             for attempt in first:
                 try:
                     return await self._attempt(address, purpose, attempt)
@@ -101,19 +143,19 @@ class Dialer:
                 doorway.drop()
             if not isinstance(error, Exception):
                 raise
-            told = tls.explained(error, self._tls, doorway, address)
+            told = tls.explained(error, self._security.plan, doorway, address)
             self._warn_once(told, address)
             if told is error:
                 raise
             raise told from error
-        self._not_accepted.discard(address)
+        self._security.not_accepted.discard(address)
         return connection
 
     def _doorway(self, attempt: Attempt) -> tls.Doorway | None:
-        if attempt is Attempt.PLAIN or self._context is None:
+        if attempt is Attempt.PLAIN or self._security.context is None:
             return None
         loop = asyncio.get_running_loop()
-        return tls.Doorway(loop, self._tls, attempt, self._context, self._settings.connect_timeout)
+        return tls.Doorway(loop, self._security.plan, attempt, self._security.context, self._settings.connect_timeout)
 
     async def _open(self, address: Address, purpose: Purpose, doorway: tls.Doorway | None, *, encrypted: bool) -> Any:
         settings = self._settings
@@ -122,33 +164,78 @@ class Dialer:
         return await asyncpg.connect(
             host=address[0],
             port=address[1],
-            user=settings.user,
-            password=settings.password,
-            database=settings.database,
-            ssl=self._context if encrypted else False,
+            user=self._user,
+            password=self._password(address),
+            database=self._database,
+            ssl=self._security.context if encrypted else False,
             direct_tls=False,
-            target_session_attrs="any",
+            target_session_attrs="any",  # else asyncpg looks into the environment
             statement_cache_size=settings.statement_cache_size,
             server_settings=self._start_up(purpose),
-            connection_class=Connection,
+            connection_class=Connection if settings.statement_cache_size else NamelessConnection,
             **arguments,
+            **self._for_callers(purpose),
         )
 
     def _warn_once(self, error: Exception, address: Address) -> None:
         """A node whose certificate is not accepted is left out, which should not go unnoticed."""
-        if isinstance(error.__cause__, ssl.SSLCertVerificationError) and address not in self._not_accepted:
-            self._not_accepted.add(address)
+        if isinstance(error.__cause__, ssl.SSLCertVerificationError) and address not in self._security.not_accepted:
+            self._security.not_accepted.add(address)
             _LOG.warning("a node is not used: %s", error)
+
+    def _for_callers(self, purpose: Purpose) -> dict[str, Any]:
+        """What only connections get that callers use."""
+        settings, options = self._settings, dict[str, Any]()
+        if purpose in _FOR_CALLERS:
+            options["command_timeout"] = settings.command_timeout
+            if settings.record_class is not None:
+                options["record_class"] = settings.record_class
+        return options
+
+    def _password(self, address: Address) -> Password | Callable[[], str | None]:
+        """What asyncpg is given: never None, for then it would look into the environment and files by itself."""
+        password = self._settings.password
+        if password is not None:
+            return password
+        return functools.partial(self._passwords.find, *address, self._database, self._user)
 
     def _start_up(self, purpose: Purpose) -> dict[str, str]:
         settings = self._settings
         keys = {**settings.server_settings, **self._dialect.startup_options(purpose)}
+        if settings.statement_timeout is not None and purpose in _FOR_CALLERS:
+            keys["statement_timeout"] = str(max(round(settings.statement_timeout * 1000), 1))  # milliseconds
         options = [settings.options, settings.server_settings.get("options"), keys.get("options")]
         if joined := ",".join(dict.fromkeys(option for option in options if option)):
             keys["options"] = joined
         if settings.application_name is not None:
             keys.setdefault("application_name", settings.application_name)
         return keys
+
+
+def _system_user() -> str:
+    try:
+        return getpass.getuser()
+    except (ImportError, KeyError, OSError):
+        return ""
+
+
+async def _give_up(connecting: asyncio.Task[Any]) -> None:
+    """End an attempt to connect that nobody waits for any more.
+
+    asyncpg 0.32 that is cancelled just after the TCP connect leaves a future behind that complains of an "unexpected
+    connection_lost() call"; so an attempt that goes on well may come to its end, and is dropped then.
+    """
+    try:
+        await asyncio.wait({connecting}, timeout=LAST_MOMENT)
+    finally:
+        connecting.cancel()
+        connecting.add_done_callback(_drop)
+    await asyncio.wait({connecting})
+
+
+def _drop(connecting: asyncio.Task[Any]) -> None:
+    if not connecting.cancelled() and connecting.exception() is None:
+        connecting.result().terminate()
 
 
 @dataclass(frozen=True, slots=True)

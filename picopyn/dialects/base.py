@@ -24,6 +24,7 @@ class Purpose(Enum):
     TOPOLOGY = "topology"
     METADATA = "statement metadata"
     LEADER_QUESTION = "leader question"
+    PROBE = "node probe"
 
 
 class Capability(Enum):
@@ -33,6 +34,8 @@ class Capability(Enum):
     FORWARDING_NEEDS_EVERY_LEADER = "a statement not executed at its owner hangs while a leader of its tier is dead"
     SELECTS_HAVE_NO_EFFECT = "every SELECT may be repeated"
     TRANSACTIONS = "BEGIN means something"
+    STATEMENT_TIMEOUT = "statement_timeout is a start-up key"
+    CATALOG = "types are described in pg_catalog"
     LEADER_QUESTION = "a keyed SELECT tells whether the asked node is the leader"
 
 
@@ -118,6 +121,11 @@ class Dialect(Protocol):
     @property
     def key_hash(self) -> KeyHash:
         """How keys become buckets."""
+        ...
+
+    @property
+    def probe_question(self) -> str:
+        """A text that every living server answers at once, without parameters, however busy it is."""
         ...
 
     def startup_options(self, purpose: Purpose) -> Mapping[str, str]:

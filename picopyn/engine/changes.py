@@ -17,16 +17,18 @@ class Changes:
 
     Attributes:
         looks: How many times the cluster was looked at, with or without news.
+        version: Rises with whatever may make a plan outdated.
         eager: Pauses of probes that end as soon as a call begins to wait.
     """
 
-    __slots__ = ("_runtime", "_waiting", "eager", "looks")
+    __slots__ = ("_runtime", "_waiting", "eager", "looks", "version")
 
     def __init__(self, runtime: Runtime) -> None:
         self.looks = 0
+        self.version = 0
         self.eager: set[Waiter[None]] = set()
         self._runtime = runtime
-        self._waiting: set[Waiter[None]] = set()
+        self._waiting: dict[Waiter[None], None] = {}
 
     @property
     def waiting(self) -> int:
@@ -34,8 +36,9 @@ class Changes:
         return len(self._waiting)
 
     def ring(self) -> None:
-        """Something changed: wake everybody who waits."""
-        waiting, self._waiting = self._waiting, set()
+        """Something changed: wake everybody who waits, in the order of asking."""
+        self.version += 1
+        waiting, self._waiting = self._waiting, {}
         for waiter in waiting:
             waiter.wake(None)
 
@@ -51,11 +54,11 @@ class Changes:
             TimeoutError: The deadline passed.
         """
         waiter = self._runtime.waiter()
-        self._waiting.add(waiter)
+        self._waiting[waiter] = None
         pauses, self.eager = self.eager, set()
         for pause in pauses:
             pause.wake(None)
         try:
             await waiter.wait(deadline)
         finally:
-            self._waiting.discard(waiter)
+            self._waiting.pop(waiter, None)

@@ -5,29 +5,34 @@ It owns all three: snapshots are swapped here in one assignment, and node pools 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from random import Random
 
-from picopyn.dialects.base import Capability, Dialect, Purpose
+from picopyn.dialects.base import Capability, Dialect
 from picopyn.engine.changes import Changes
+from picopyn.engine.flights import NODE_LEFT, Flights
 from picopyn.engine.jobs import Jobs
 from picopyn.engine.journal import Journal
 from picopyn.engine.node_pool import HookFailed, NodePool
+from picopyn.engine.node_pools import NodePools
 from picopyn.engine.probes import Probes
 from picopyn.engine.runtime import Link, Runtime
+from picopyn.engine.terms import GOODBYE, Terms
 from picopyn.errors import Fault
 from picopyn.observe import CloseReason
-from picopyn.routing.health import Health, NodeState
+from picopyn.routing.health import LONGEST_PAUSE, Health, NodeState
 from picopyn.routing.membership import reconcile
-from picopyn.routing.plan import PLAIN, REPLICA_READ, Candidate, Flavour, Planner
+from picopyn.routing.plan import PLAIN, REPLICA_READ, Candidate, Planner
+from picopyn.routing.watch import Change, Watch
 from picopyn.settings import PoolSettings
 from picopyn.topology import Node, TopologySnapshot
 
 #: Load of a node without any connection: it comes after all that have one, for it may be hanging.
 _UNCONNECTED = 1_000_000
 
-_PURPOSES: dict[Flavour, Purpose] = {PLAIN: Purpose.PLAIN, REPLICA_READ: Purpose.REPLICA_READ}
+#: How long the last tasks may take to end after everything was dropped (seconds); they need a few turns of the loop.
+_LAST_TURNS = 0.08
 
 
 class Cluster:
@@ -44,7 +49,7 @@ class Cluster:
 
     Attributes:
         changes: What waiting calls listen to.
-        health: Reachability of the nodes.
+        flights: Calls that are with a server now.
         jobs: Background jobs that end with the cluster.
         planner: Makes plans for the current snapshot.
     """
@@ -62,14 +67,18 @@ class Cluster:
         self.runtime = runtime
         self.settings = settings
         self.changes = Changes(runtime)
-        self.health = Health()
+        self.flights = Flights(runtime, self._drop)
         self.jobs = Jobs(runtime)
         self._dialect = dialect
         self._journal = journal
         self._refresh = refresh
         self._rng = rng
-        self._pools: dict[tuple[str, Flavour], NodePool] = {}
-        self._probes = Probes(runtime, self.jobs, self.health, self.changes, rng, self._all_down)
+        watch = Watch(Health(), runtime.now(), rng)
+        self._probes = Probes(runtime, self.jobs, watch, self.changes, self, dialect.probe_question)
+        # One connection at least, where a forwarded statement can hang, is the watch that tells when a leader dies.
+        least_size = max(settings.min_size, 1 if self._hangs else 0)
+        terms = Terms(runtime, settings, self, self.jobs, rng)
+        self._pools = NodePools(terms, least_size, self.health.is_up)
         self.planner = self._planner(snapshot)
 
     @property
@@ -78,13 +87,18 @@ class Cluster:
         return self.planner.snapshot
 
     @property
+    def health(self) -> Health:
+        """Reachability of the nodes."""
+        return self._watch.health
+
+    @property
     def pools(self) -> tuple[NodePool, ...]:
         """All node pools."""
-        return tuple(self._pools.values())
+        return self._pools.live
 
     def adopt(self, snapshot: TopologySnapshot) -> None:
         """Make a snapshot the current one: open and retire node pools, and let waiting calls plan again."""
-        pooled = {pool.node.uuid: (pool.node.host, pool.node.port) for pool in self._pools.values()}
+        pooled = {pool.node.uuid: (pool.node.host, pool.node.port) for pool in self.pools}
         membership = reconcile(pooled, snapshot.nodes())
         self.planner = self._planner(snapshot)
         for uuid in (*membership.leave, *(node.uuid for node in membership.move)):
@@ -92,7 +106,8 @@ class Cluster:
         joining = [*membership.join, *membership.move]
         self._rng.shuffle(joining)  # the first to be connected gets the first call: not the same node in every process
         for node in joining:
-            self.pool(Candidate(node)).warm(self._least_size)
+            self._probes.join(node)
+            self._pools.warm(self.pool(Candidate(node)))
         self.changes.looked()
 
     def confirm(self, snapshot: TopologySnapshot) -> None:
@@ -102,16 +117,16 @@ class Cluster:
 
     def pool(self, candidate: Candidate) -> NodePool:
         """The pool of connections a candidate needs; made at first use."""
-        pool = self._pools.get(candidate.key)
-        if pool is None:
-            purpose = _PURPOSES[candidate.flavour]
-            pool = NodePool(self.runtime, candidate.node, purpose, self.settings.max_size, self, self.jobs)
-            self._pools[candidate.key] = pool
-        return pool
+        return self._pools.get(candidate)
+
+    @property
+    def failure(self) -> BaseException | None:
+        """Why some node could not be connected to at the last attempt, if that is so."""
+        return next((pool.failure for pool in self.pools if pool.failure is not None), None)
 
     def load(self, uuid: str) -> int:
         """Calls a node serves now: connections held and calls waiting for one."""
-        pool = self._pools.get((uuid, PLAIN))
+        pool = self._pools.find(uuid)
         if pool is None or not pool.slots.size:
             return _UNCONNECTED
         return pool.slots.load
@@ -135,21 +150,23 @@ class Cluster:
 
     def suspect(self, node: Node, reason: str) -> None:
         """Something is wrong with a node: look at it, and at the cluster, at once."""
-        if self.health.broke(node.uuid, reason, self.runtime.now()):
+        if self._watch.broke(node.uuid, reason, self.runtime.now()):
+            self.changes.version += 1
             self._journal.node_changed(node, "up", "suspect", reason)
-            self._probe(node)
+            self._probes.doubt(node)
         self._refresh(node)
 
     def ask_refresh(self, doubtful: Node | None = None) -> None:
         """Ask for a new look at the cluster, without waiting; its leader is in doubt where a node is named."""
         self._refresh(doubtful)
 
-    # what node pools report
-
     def link_opened(self, pool: NodePool, link: Link, seconds: float) -> None:
         """A node answered."""
         self._journal.opened(pool.node, pool.purpose.value, link, seconds)
-        self._answered(pool)
+        before = self.health.of(pool.node.uuid).state
+        if self._watch.opened(pool.node.uuid, seconds):
+            self._came_up(pool.node, before, "a connection was made")
+        self._pools.warm(pool)
         self.changes.ring()
 
     def open_failed(self, pool: NodePool, error: BaseException, seconds: float) -> None:
@@ -157,93 +174,167 @@ class Cluster:
         self._journal.open_failed(pool.node, pool.purpose.value, error, seconds)
         awake = isinstance(error, HookFailed) or self.fault(error) is Fault.OVERLOADED
         if not (awake or self.jobs.closed or pool.retired):
-            self._unreachable(pool.node, error)
+            self._not_opened(pool.node, error)
         pool.refuse_waiters(error)
+        self._pools.try_again()
 
     def link_closed(self, pool: NodePool, link: Link, reason: CloseReason) -> None:
         """A connection to a node ended."""
         self._journal.closed(pool.node, pool.purpose.value, link, reason)
-        if self.jobs.closed or pool.retired:
-            return
-        if reason == "broken":
+        if self.jobs.closed:
+            self.changes.ring()
+        elif reason == "broken" and not pool.retired:
             self.suspect(pool.node, "a connection broke")
-        elif pool.purpose is Purpose.PLAIN and self.health.is_up(pool.node.uuid):
-            pool.warm(self._least_size)
+        elif self.health.is_up(pool.node.uuid):
+            self._pools.warm(pool)
+
+    # what the probes report and ask
+
+    def pools_of(self, uuid: str) -> Iterable[NodePool]:
+        """The pools of a node."""
+        return [pool for flavour in (PLAIN, REPLICA_READ) if (pool := self._pools.find(uuid, flavour)) is not None]
+
+    def all_down(self) -> bool:
+        """Whether no node can be reached."""
+        return all(self.health.is_down(node.uuid) for node in self.snapshot.nodes())
+
+    def probe_answered(self, node: Node) -> None:
+        """A node answered a question."""
+        before = self.health.of(node.uuid).state
+        if self._watch.answered(node.uuid):
+            self._came_up(node, before, "it answered")
+
+    def probe_refused(self, node: Node, error: Exception) -> None:
+        """A node could not be asked; one that has no room for us is alive."""
+        if self.fault(error) is Fault.OVERLOADED:
+            self.probe_answered(node)
+        else:
+            self._refused(node, error)
+
+    def node_changed(self, change: Change) -> None:
+        """A node that was silent is in another state now."""
+        node = self.snapshot.node(change.uuid)
+        if node is None:
+            return
+        if change.new is NodeState.UP:
+            self._came_up(node, change.old, change.reason)
+            return
+        self.changes.version += 1
+        self._journal.node_changed(node, change.old.value, change.new.value, change.reason)
+        if change.new is NodeState.DOWN:
+            self._went_down(node, TimeoutError(change.reason))
+        else:
+            self._refresh(node)
+
+    def node_hangs(self, uuid: str) -> None:
+        """The calls in flight at a node will not be answered: end them."""
+        reason = f"the node is down ({self.health.of(uuid).reason})"
+        for pool in self.pools_of(uuid):
+            for link in list(pool.slots.held):
+                self.flights.end(link, reason)
+
+    def search_leaders(self) -> None:
+        """Calls in flight may wait, at a server, for a leader that is away: look whether there is another one."""
+        away = frozenset(
+            node.replicaset_uuid
+            for uuid in self.health.doubted
+            if (node := self.snapshot.node(uuid)) is not None
+            and self.snapshot.leader(node.replicaset_uuid) in (node, None)
+        )
+        if away and self.flights.suspects(away):
+            self._refresh(None)
 
     # life cycle
 
+    def expire_connections(self) -> None:
+        """Replace every connection for callers, without disturbing anybody."""
+        self._pools.expire()
+
     async def close(self, deadline: float) -> None:
-        """Refuse what waits, let holders finish until the deadline, then drop everything."""
+        """Refuse what waits, let holders finish until the deadline, then drop everything; idle ones say goodbye."""
+        goodbye = min(deadline, self.runtime.now() + GOODBYE)
         idle = self._shut()
-        closing = [self.runtime.spawn(self.runtime.close_link(link, deadline), "picopyn close") for link in idle]
-        await self.runtime.settle(closing, deadline)
-        await self.jobs.settle(deadline)
+        closing = [self.runtime.spawn(self.runtime.close_link(link, goodbye), "picopyn close") for link in idle]
         with suppress(TimeoutError):
-            while any(pool.slots.held for pool in self.pools):
+            while any(pool.slots.held for pool in self._pools.all()):
                 await self.changes.wait(deadline)
-        self._drop_held()
+        await self.runtime.settle(closing, goodbye)
+        self._pools.terminate("shutdown")
+        last = self.runtime.now() + _LAST_TURNS
+        await self.runtime.settle(closing, last)
+        await self.jobs.settle(last)
+        with suppress(TimeoutError):
+            while any(pool.slots.leaving for pool in self._pools.all()):
+                await self.changes.wait(last)
 
     def terminate(self) -> None:
         """Drop everything at once."""
-        for link in self._shut():
-            link.terminate()
-        self._drop_held()
+        self._shut()
+        self._pools.terminate("shutdown")
 
     def _shut(self) -> list[Link]:
         self.jobs.cancel()
-        idle = [link for pool in self.pools for link in pool.retire("shutdown")]
+        idle = self._pools.retire_all("shutdown")
         self.changes.ring()
-        return idle
+        return idle + self._probes.end()
 
-    def _drop_held(self) -> None:
-        for pool in self.pools:
-            pool.terminate_held("shutdown")
+    def _drop(self, link: Link) -> None:
+        for pool in self._pools.all():
+            if link in pool.slots.held:
+                pool.drop(link, "terminated")
+                return
+        link.terminate()
 
     def _retire(self, uuid: str) -> None:
-        self.health.forget(uuid)
-        for flavour in _PURPOSES:
-            pool = self._pools.pop((uuid, flavour), None)
-            for link in pool.retire("node_gone") if pool is not None else ():
-                link.terminate()
+        self._probes.leave(uuid)
+        stuck = [flight for pool in self.pools_of(uuid) for flight in self.flights.on(pool.slots.held)]
+        self._pools.retire(uuid, "node_gone")
+        if self._hangs and stuck:
+            self.jobs.spawn(self.flights.end_if_stuck(stuck, NODE_LEFT), "picopyn stuck calls")
 
     # nodes
+
+    @property
+    def _watch(self) -> Watch:
+        return self._probes.watch
 
     @property
     def _hangs(self) -> bool:
         return Capability.FORWARDING_NEEDS_EVERY_LEADER in self._dialect.capabilities
 
-    @property
-    def _least_size(self) -> int:
-        """Connections kept to every node; one is the watch that tells at once when a leader dies."""
-        return max(self.settings.min_size, 1 if self._hangs else 0)
-
     def _planner(self, snapshot: TopologySnapshot) -> Planner:
         return Planner(snapshot, self.health, self.load, self._rng, hangs=self._hangs)
 
     def _is_connected(self, node: Node) -> bool:
-        pool = self._pools.get((node.uuid, PLAIN))
+        pool = self._pools.find(node.uuid)
         return pool is not None and pool.slots.size > 0
 
-    def _all_down(self) -> bool:
-        return all(self.health.is_down(node.uuid) for node in self.snapshot.nodes())
+    def _came_up(self, node: Node, before: NodeState, how: str) -> None:
+        self._journal.node_changed(node, before.value, "up", how)
+        pool = self.pool(Candidate(node))
+        pool.retry_at = 0.0  # what failed before means nothing now
+        self._pools.warm(pool)
+        self.changes.ring()
 
-    def _probe(self, node: Node) -> None:
-        self._probes.start(self.pool(Candidate(node)), self._answered)
+    def _not_opened(self, node: Node, error: BaseException) -> None:
+        """A node that only takes too long may be busy, or hang: a question tells."""
+        if isinstance(error, TimeoutError):
+            self.suspect(node, str(error) or "no connection in time")
+        else:
+            self._refused(node, error)
 
-    def _answered(self, pool: NodePool) -> None:
-        before = self.health.of(pool.node.uuid).state
-        if self.health.answered(pool.node.uuid):
-            self._journal.node_changed(pool.node, before.value, "up", "a connection was made")
-            self.pool(Candidate(pool.node)).warm(self._least_size)
-            self.changes.ring()
-
-    def _unreachable(self, node: Node, error: BaseException) -> None:
+    def _refused(self, node: Node, error: BaseException) -> None:
         reason = str(error) or type(error).__name__
         before = self.health.of(node.uuid).state
-        news = self.health.unreachable(node.uuid, reason, self.runtime.now())
-        if before is NodeState.UP:
-            self._probe(node)
-        if news:
+        hold = LONGEST_PAUSE if self.fault(error) is Fault.AUTH else 0.0
+        spoke = self.runtime.fault(error) is None
+        if self._watch.refused(node.uuid, reason, self.runtime.now(), spoke=spoke, hold=hold):
             self._journal.node_changed(node, before.value, "down", reason)
-            self._refresh(node)
-            self.changes.ring()
+            self._went_down(node, error)
+        self._probes.doubt(node)
+
+    def _went_down(self, node: Node, error: BaseException) -> None:
+        for pool in self.pools_of(node.uuid):
+            pool.desert(error)
+        self._refresh(node)
+        self.changes.ring()

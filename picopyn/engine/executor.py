@@ -13,9 +13,10 @@ from typing import Any, NoReturn, Protocol
 from picopyn.dialects.base import Capability, Dialect
 from picopyn.engine import failures
 from picopyn.engine.cluster import Cluster
-from picopyn.engine.flights import Flights
-from picopyn.engine.node_pool import NodePool, NodeUnreachable
-from picopyn.engine.request import Request
+from picopyn.engine.loan import Lender, Loan
+from picopyn.engine.node_pool import HookFailed, NodePool, NodeUnreachable, QueueFull
+from picopyn.engine.place import Place
+from picopyn.engine.request import MANY, Request
 from picopyn.engine.route_table import CompiledRoute, RouteTable
 from picopyn.engine.runtime import Link
 from picopyn.errors import AuthenticationFailed, ConnectionLost, Fault, PoolClosed
@@ -76,14 +77,17 @@ class Executor:
         self, cluster: Cluster, routes: RouteTable, learner: Learner, dialect: Dialect, counters: Counters
     ) -> None:
         self.closed = False
-        self.flights = Flights(cluster.runtime)
+        self.flights = cluster.flights
+        self._changes = cluster.changes
         self._cluster = cluster
         self._routes = routes
         self._learner = learner
         self._dialect = dialect
         self._counters = counters
+        self._sharded = Capability.SHARDED in dialect.capabilities
         self._selects_repeatable = Capability.SELECTS_HAVE_NO_EFFECT in dialect.capabilities
         self._losses = LossMemory()
+        self._lender = Lender(cluster, dialect, counters, self.give)
 
     async def run(self, request: Request) -> Any:
         """Run one call.
@@ -91,19 +95,23 @@ class Executor:
         Raises:
             PoolClosed: The pool was closed meanwhile.
             AcquireTimeout: No connection became available in time; nothing was sent.
-            NoNodeAvailable: The same, and no node can be reached at all.
+            TooManyWaiting: As many calls as may wait for the node wait already.
+            NoNodeAvailable: No connection became available in time, and no node can be reached at all.
             CallTimeout: The deadline ended while the server had the statement.
             OutcomeUnknown: It may have happened, and nobody can tell.
             asyncpg.PostgresError: The server's own error.
         """
         rounds = 0
         while True:
+            version = self._changes.version
             plan, compiled = self.plan(request)
             request.plan = plan
             if plan.wait is not None:
                 await self._wait(request, plan)
                 continue
             for candidate in plan.candidates:
+                if version != self._changes.version:
+                    break  # what was next then may be away now, or hang
                 pool = self._cluster.pool(candidate)
                 link = pool.try_take() or await self._take(request, pool)
                 if link is None:
@@ -121,31 +129,33 @@ class Executor:
                 self.give(pool, link)
                 self._counters.calls["waited_for_leader" if request.waited else plan.reason] += 1
                 if compiled is not None:
-                    compiled.check_in -= 1
-                    if not compiled.check_in:
-                        compiled.check_in = self._learner.check_later(request.query, request.args)
+                    self._count_down(compiled, request)
                 return result
             else:
                 rounds += 1
                 await self._pause(request, rounds)
 
-    async def acquire(self, request: Request) -> tuple[NodePool, Link]:
-        """Take a connection for longer than one call, to a node that is chosen by load.
-
-        Returns:
-            The connection and the node pool it has to be given back to.
+    async def acquire(self, request: Request, place: Place) -> Loan:
+        """Take a connection for longer than one call.
 
         Raises:
             AcquireTimeout: None became available in time.
-            NoNodeAvailable: No node can be reached.
+            NoNodeAvailable: No node can be reached, or the topology knows no such node.
+            UsageError: A key that cannot be computed.
         """
         rounds = 0
         while True:
-            for candidate in self._cluster.planner.anywhere().candidates:
+            if self.closed:
+                raise PoolClosed("the pool is closed")
+            plan = place.plan(self._cluster.planner, self._dialect)
+            if plan.wait in (Wait.LEADER, Wait.TIER):
+                await self._wait(request, plan)
+                continue
+            for candidate in plan.candidates:
                 pool = self._cluster.pool(candidate)
                 link = pool.try_take() or await self._take(request, pool)
                 if link is not None:
-                    return pool, link
+                    return Loan(self._lender, pool, link)
             rounds += 1
             await self._pause(request, rounds)
 
@@ -161,11 +171,20 @@ class Executor:
         if suspects:
             self._cluster.jobs.spawn(self.flights.end_if_stuck(suspects), "picopyn stuck calls")
 
+    def _count_down(self, compiled: CompiledRoute, request: Request) -> None:
+        compiled.check_in -= 1
+        if not compiled.check_in:
+            compiled.check_in = self._learner.check_later(request.query, request.args)
+
     def plan(self, request: Request) -> tuple[Plan, CompiledRoute | None]:
         """The plan of a call as of now, and the route it was made from; nothing is sent."""
         if self.closed:
             raise PoolClosed("the pool is closed")
         planner = self._cluster.planner
+        if not self._sharded:
+            return planner.anywhere(), None
+        if request.method in MANY:  # its rows may have any owner
+            return planner.spread(None), None
         compiled = self._routes.get(request.query) if request.args or request.asked else None
         if compiled is None:
             return self._plan_unknown(request), None
@@ -213,8 +232,15 @@ class Executor:
         except NodeUnreachable as error:
             self._unreachable(request, pool.node, error)
             return None
+        except HookFailed as error:
+            own = error.__cause__
+        except QueueFull:
+            self._counters.too_many_waiting += 1
+            raise failures.too_many_waiting(request, pool.node, pool.state) from None
         except TimeoutError as error:
-            raise self._not_acquired(request, f"a free connection to {pool.node.name}") from error
+            what = f"a connection to {pool.node.name} ({pool.node.address}: {pool.state})"
+            raise self._not_acquired(request, what) from pool.failure or error
+        raise own or PoolClosed("a connection was not set up")  # the hook's own error, as it raised it
 
     async def _wait(self, request: Request, plan: Plan) -> None:
         if plan.wait is Wait.LEARN:
@@ -225,7 +251,8 @@ class Executor:
         try:
             await self._cluster.changes.wait(self._patience(request))
         except TimeoutError as error:
-            raise self._not_acquired(request, failures.awaited(plan, self._cluster.snapshot)) from error
+            what = failures.awaited(plan, self._cluster.snapshot)
+            raise self._not_acquired(request, what) from self._cluster.failure or error
 
     async def _pause(self, request: Request, rounds: int) -> None:
         """Every candidate was tried in vain: wait for a change, but not for long."""
@@ -233,7 +260,7 @@ class Executor:
             raise PoolClosed("the pool is closed")
         patience, now = self._patience(request), self._cluster.runtime.now()
         if patience is not None and now >= patience:
-            raise self._not_acquired(request, "a reachable node")
+            raise self._not_acquired(request, "a reachable node") from self._cluster.failure
         pause = now + min(BACK_OFF * 2.0**rounds, LONGEST_BACK_OFF)
         try:
             await self._cluster.changes.wait(pause if patience is None else min(patience, pause))
@@ -255,9 +282,12 @@ class Executor:
             raise self._not_acquired(request, "a newer look at the cluster") from error
 
     def _patience(self, request: Request) -> float | None:
-        limit = self._cluster.settings.acquire_timeout
-        if request.patience is None and limit is not None:
-            request.patience = self._cluster.runtime.now() + limit
+        """Until when a call may wait to be sent: its own timeout, else `acquire_timeout` within `command_timeout`."""
+        if request.patience is None:
+            request.patience, limit = request.deadline, self._cluster.settings.acquire_timeout
+            if limit is not None:
+                end = self._cluster.runtime.now() + limit
+                request.patience = end if request.deadline is None else min(end, request.deadline)
         return request.patience
 
     # failures
@@ -272,9 +302,9 @@ class Executor:
         """
         if isinstance(error, Exception) and not request.prepared_again:
             fault = self._cluster.fault(error)
-            if fault is Fault.STALE_PLAN:
+            if fault is Fault.STALE_PLAN and not request.row_by_row:
                 return await self._prepare_again(request, pool, link)
-        self.flights.arrive(link)
+        ended = self.flights.arrive(link)
         if not isinstance(error, Exception):
             pool.drop(link, "state_unknown")
             raise error
@@ -287,9 +317,9 @@ class Executor:
         fault = self._cluster.fault(error)
         if self._cluster.runtime.fault(error) is None:
             self.give(pool, link)
-        else:
+        elif ended is None:
             pool.drop(link, "broken")
-        return await self._act(request, pool.node, error, fault), None
+        return await self._act(request, pool.node, error, fault, ended), None
 
     async def _prepare_again(self, request: Request, pool: NodePool, link: Link) -> tuple[_Verdict, Any]:
         """The statement was prepared before the schema changed, and nothing was done: once more, freshly prepared."""
@@ -302,16 +332,19 @@ class Executor:
         except BaseException as error:
             return await self._recover(request, pool, link, error)
 
-    async def _act(self, request: Request, node: Node, error: Exception, fault: Fault) -> _Verdict:
+    async def _act(
+        self, request: Request, node: Node, error: Exception, fault: Fault, ended: str | None = None
+    ) -> _Verdict:
         request.sent += fault is not Fault.NOT_SENT
         losses = self._count_loss(request, node) if fault is Fault.LOST else 0
         action = decide(fault, Call(self._repeatable(request), request.sent, losses, request.prepared_again))
         if action is Action.RAISE:
-            self._raise(request, node, error, fault)
-        request.tried(node, f"{fault.value}: {failures.first_line(error)}")
+            self._raise(request, node, error, fault, ended)
+        request.tried(node, f"{fault.value}: {ended or failures.first_line(error)}")
         if action is Action.OUTCOME_UNKNOWN or self._is_half_done(request, error, fault):
             self._counters.outcome_unknown += 1
-            raise failures.outcome_unknown(request, node, error, self._cluster.runtime.fault(error)) from error
+            broke = self._cluster.runtime.fault(error)
+            raise failures.outcome_unknown(request, node, error, broke, ended) from error
         self._counters.retried(fault)
         if action is Action.AWAIT_REFRESH:
             await self._await_refresh(request, node)
@@ -319,19 +352,23 @@ class Executor:
             await self._pause(request, request.sent)
         return _Verdict.NEXT_CANDIDATE if action is Action.NEXT_NODE else _Verdict.PLAN_AGAIN
 
-    def _raise(self, request: Request, node: Node, error: Exception, fault: Fault) -> NoReturn:
+    def _raise(self, request: Request, node: Node, error: Exception, fault: Fault, ended: str | None) -> NoReturn:
         request.annotate(error)
         error.add_note(f"picopyn: attempt {len(request.attempts) + 1} at {node.name} ({node.address})")
+        if request.row_by_row:
+            error.add_note("picopyn: rows before the one that failed may have taken effect")
         if fault is Fault.AUTH:
             raise AuthenticationFailed(failures.first_line(error)) from error
         if fault is Fault.LOST:
-            raise request.annotate(ConnectionLost(f"{node.address}: {failures.first_line(error)}")) from error
+            raise request.annotate(ConnectionLost(f"{node.address}: {ended or failures.first_line(error)}")) from error
         raise error
 
     def _is_half_done(self, request: Request, error: Exception, fault: Fault) -> bool:
-        """Whether a write over several replicasets was refused by one, and may have happened at another."""
+        """Whether a write over several replicasets, or of several rows, may have happened in part."""
         if fault in (Fault.NOT_SENT, Fault.LOST) or self._repeatable(request):
             return False
+        if request.row_by_row:
+            return True
         spread = request.plan is not None and not request.plan.direct
         return spread and self._dialect.is_partial(getattr(error, "sqlstate", None), str(error))
 
@@ -341,6 +378,9 @@ class Executor:
         return self._selects_repeatable and self._dialect.is_read(request.query)
 
     def _count_loss(self, request: Request, node: Node) -> int:
+        if request.ended:  # by ourselves
+            request.ended = False
+            return 0
         request.losses += 1
         return max(request.losses, self._losses.count(request.query, node.uuid, self._cluster.runtime.now()))
 
@@ -354,5 +394,6 @@ class Executor:
         if self.closed:
             return PoolClosed("the pool was closed while the call waited")
         self._counters.acquire_timeouts += 1
-        limit = self._cluster.settings.acquire_timeout if request.timeout is None else request.timeout
+        own = request.patience == request.deadline
+        limit = request.timeout if own else self._cluster.settings.acquire_timeout
         return failures.not_acquired(request, awaited, limit or 0.0, self._cluster.snapshot, self._cluster.health)

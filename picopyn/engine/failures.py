@@ -6,7 +6,17 @@ No parameter value and no secret gets into a text here.
 from __future__ import annotations
 
 from picopyn.engine.request import Request
-from picopyn.errors import AcquireTimeout, CallTimeout, Fault, NoNodeAvailable, OutcomeUnknown, WriteLost, WriteTimeout
+from picopyn.errors import (
+    AcquireTimeout,
+    CallTimeout,
+    ConnectionLost,
+    Fault,
+    NoNodeAvailable,
+    OutcomeUnknown,
+    TooManyWaiting,
+    WriteLost,
+    WriteTimeout,
+)
 from picopyn.routing.health import Health
 from picopyn.routing.plan import Plan
 from picopyn.topology import Node, TopologySnapshot
@@ -20,7 +30,7 @@ def first_line(error: BaseException) -> str:
 def timed_out(request: Request, node: Node, *, repeatable: bool) -> CallTimeout:
     """The deadline ended while a node had the statement."""
     text = (
-        f"{request.method}() got no answer from {node.name} ({node.address}) within {request.timeout or 0:g} s; "
+        f"{request.called}() got no answer from {node.name} ({node.address}) within {request.timeout or 0:g} s; "
         "give it a longer timeout, or look at the node"
     )
     if repeatable:
@@ -28,7 +38,23 @@ def timed_out(request: Request, node: Node, *, repeatable: bool) -> CallTimeout:
     return request.annotate(WriteTimeout(f"{text}. It may still take effect"))
 
 
-def outcome_unknown(request: Request, node: Node, error: Exception, broke: Fault | None) -> OutcomeUnknown:
+def held_timed_out(name: str, node: Node, *, uncertain: bool) -> CallTimeout:
+    """A call on a held connection ran into its own limit."""
+    text = f"{name}() got no answer from {node.name} ({node.address}) in time; allow more, or look at the node"
+    return WriteTimeout(f"{text}. It may still take effect") if uncertain else CallTimeout(text)
+
+
+def held_lost(name: str, node: Node, error: Exception, *, uncertain: bool) -> ConnectionLost:
+    """A held connection broke under a call, or was closed before it."""
+    text = f"the connection to {node.name} ({node.address}) is lost, {name}() failed: {first_line(error)}"
+    if uncertain:
+        return WriteLost(f"{text}; it may have taken effect. Look before you repeat it")
+    return ConnectionLost(text)
+
+
+def outcome_unknown(
+    request: Request, node: Node, error: Exception, broke: Fault | None, ended: str | None = None
+) -> OutcomeUnknown:
     """A statement that must not be repeated failed in a way that leaves open whether it happened.
 
     Args:
@@ -36,12 +62,15 @@ def outcome_unknown(request: Request, node: Node, error: Exception, broke: Fault
         node: Where it was sent.
         error: What happened.
         broke: What that means for the connection; None when it is the server who said so.
+        ended: Why we dropped the connection ourselves, in words that follow "since"; None when we did not.
     """
     advice = "Look before you repeat it, or declare the call idempotent=True"
     if broke is not None:
-        text = f"the connection to {node.name} ({node.address}) broke after {request.method}() had sent its statement"
+        what = "broke" if ended is None else "was dropped"
+        text = f"the connection to {node.name} ({node.address}) {what} after {request.called}() had sent its statement"
+        text += "" if ended is None else f", since {ended}"
         return request.annotate(WriteLost(f"{text}; it may have taken effect. {advice}"))
-    text = f"{request.method}() at {node.name} ({node.address}) failed on its way to another node"
+    text = f"{request.called}() at {node.name} ({node.address}) failed on its way to another node"
     return request.annotate(OutcomeUnknown(f"{text}; it may have taken effect, or a part of it. {advice}"))
 
 
@@ -51,10 +80,16 @@ def not_acquired(
     """No connection became available in time."""
     reasons = {node.address: health.of(node.uuid).reason for node in snapshot.nodes()}
     if all(reasons.values()):
-        return request.annotate(NoNodeAvailable(f"{request.method}() found no reachable node in {limit:g} s", reasons))
+        return request.annotate(NoNodeAvailable(f"{request.called}() found no reachable node in {limit:g} s", reasons))
     down = "; ".join(f"{address}: {reason}" for address, reason in reasons.items() if reason)
-    text = f"{request.method}() waited {limit:g} s for {awaited}" + (f" ({down})" if down else "")
+    text = f"{request.called}() waited {limit:g} s for {awaited}" + (f" ({down})" if down else "")
     return request.annotate(AcquireTimeout(f"{text}; nothing was sent. Allow more time, or look at the cluster"))
+
+
+def too_many_waiting(request: Request, node: Node, state: str) -> TooManyWaiting:
+    """As many calls wait for a node as may."""
+    text = f"{request.called}() was refused: at {node.name} ({node.address}) {state}, and no more may"
+    return request.annotate(TooManyWaiting(f"{text}; nothing was sent. Raise max_waiting or max_size, or send less"))
 
 
 def awaited(plan: Plan, snapshot: TopologySnapshot) -> str:

@@ -1,12 +1,16 @@
-"""Calls in flight, and the end of those that a leader change may have left hanging for ever.
+"""Calls in flight, and the end of those that will not be answered.
 
 Picodata leaves a statement hanging that waited for a leader when it died, although new statements beside it work
 (`picodata-recorded.md` section 1). So after a leader moved, what was sent before and either touches that replicaset or
-was not sent to its own owner gets a short grace, and is then ended.
+was not sent to its own owner gets a short grace, and is then ended. Calls at a node that hangs are ended too; that is
+decided by [`watch`][picopyn.routing.watch].
+
+A call is ended by dropping its connection. The reason is kept for the error of the call: the first one counts.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 
 from picopyn.engine.request import Request
@@ -15,29 +19,39 @@ from picopyn.routing.plan import Plan
 
 #: How long such calls get to answer by themselves (seconds).
 STUCK_AFTER = 0.3
+#: Why they are ended, in words that follow "since".
+LEADER_CHANGED = "a leader changed while it ran, and it may wait for the old one"
+NODE_LEFT = "its node is no longer online, and it got no answer"
 
 
 class Flights:
-    """The calls of one pool that are with a server now. Owned by the executor.
+    """The calls of one pool that are with a server now. Owned by a cluster; its executor tells who flies.
 
     Args:
         runtime: The world.
+        drop: Drops a connection, wherever it belongs.
+
+    Attributes:
+        ended: How many calls were ended.
     """
 
-    __slots__ = ("_requests", "_runtime", "ended")
+    __slots__ = ("_drop", "_reasons", "_requests", "_runtime", "ended")
 
-    def __init__(self, runtime: Runtime) -> None:
+    def __init__(self, runtime: Runtime, drop: Callable[[Link], None]) -> None:
         self._runtime = runtime
+        self._drop = drop
         self._requests: dict[Link, Request] = {}
+        self._reasons: dict[Link, str] = {}
         self.ended = 0
 
     def depart(self, link: Link, request: Request) -> None:
         """A call is about to be sent."""
         self._requests[link] = request
 
-    def arrive(self, link: Link) -> None:
-        """It has ended, one way or another."""
+    def arrive(self, link: Link) -> str | None:
+        """It has ended, one way or another; the reason if it was ended here."""
         self._requests.pop(link, None)
+        return self._reasons.pop(link, None) if self._reasons else None
 
     def suspects(self, replicasets: frozenset[str]) -> list[tuple[Link, Request]]:
         """Calls in flight that a change of these replicasets' leaders may leave hanging."""
@@ -47,14 +61,25 @@ class Flights:
             if request.plan is not None and _may_hang(request.plan, replicasets)
         ]
 
-    async def end_if_stuck(self, suspects: list[tuple[Link, Request]]) -> None:
+    def on(self, links: Iterable[Link]) -> list[tuple[Link, Request]]:
+        """Calls in flight on these connections."""
+        return [(link, self._requests[link]) for link in links if link in self._requests]
+
+    async def end_if_stuck(self, suspects: list[tuple[Link, Request]], reason: str = LEADER_CHANGED) -> None:
         """Give the suspects their grace, then drop the connections of those still in flight."""
         with suppress(TimeoutError):
             await self._runtime.waiter().wait(self._runtime.now() + STUCK_AFTER)
         for link, request in suspects:
             if self._requests.get(link) is request:
-                self.ended += 1
-                link.terminate()
+                request.ended = True
+                self.end(link, reason)
+
+    def end(self, link: Link, reason: str) -> None:
+        """Drop a connection; the call on it, if there is one, ends with this reason."""
+        if link in self._requests and link not in self._reasons:
+            self.ended += 1
+            self._reasons[link] = reason
+        self._drop(link)
 
 
 def _may_hang(plan: Plan, replicasets: frozenset[str]) -> bool:

@@ -25,13 +25,15 @@ class Jobs:
         self._runtime = runtime
         self._jobs: set[Job] = set()
 
-    def spawn(self, job: Coroutine[Any, Any, None], name: str) -> None:
-        """Start a job."""
+    def spawn(self, job: Coroutine[Any, Any, None], name: str) -> Job | None:
+        """Start a job; None when jobs are over."""
         if self.closed:
             job.close()
-            return
+            return None
         self._jobs = {known for known in self._jobs if not known.done()}
-        self._jobs.add(self._runtime.spawn(job, name))
+        started = self._runtime.spawn(job, name)
+        self._jobs.add(started)
+        return started
 
     def cancel(self) -> None:
         """Tell all jobs to end."""

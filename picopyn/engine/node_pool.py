@@ -7,14 +7,20 @@ not for the one being opened.
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from random import Random
+from typing import Any
 
 from picopyn.dialects.base import Purpose
-from picopyn.engine.jobs import Jobs
-from picopyn.engine.runtime import Link, Runtime, Waiter
+from picopyn.engine.runtime import Job, Link, Waiter
+from picopyn.engine.terms import GOODBYE, SHORT_GOODBYE, Terms
 from picopyn.observe import CloseReason
 from picopyn.routing.slots import Slots
 from picopyn.topology import Node
+
+#: First and longest pause before a connection is tried again only to be kept warm (seconds); it doubles in between.
+FIRST_PAUSE = 0.1
+LONGEST_PAUSE = 10.0
+JITTER = 0.2
 
 
 class NodeUnreachable(Exception):  # noqa: N818 - never leaves the engine
@@ -25,74 +31,93 @@ class HookFailed(Exception):  # noqa: N818 - never leaves the engine
     """The caller's own hook failed on a new connection: that says nothing about the node; the cause is its error."""
 
 
-class PoolListener(Protocol):
-    """Who hears what happens to the connections of a node."""
-
-    def link_opened(self, pool: NodePool, link: Link, seconds: float) -> None:
-        """A connection was made."""
-        ...
-
-    def open_failed(self, pool: NodePool, error: BaseException, seconds: float) -> None:
-        """A connection could not be made."""
-        ...
-
-    def link_closed(self, pool: NodePool, link: Link, reason: CloseReason) -> None:
-        """A connection ended; `broken` when it was not us who ended it."""
-        ...
+class QueueFull(Exception):  # noqa: N818 - never leaves the engine
+    """As many calls as may wait for this node wait already."""
 
 
 class NodePool:
     """Connections of one purpose to one node.
 
     Args:
-        runtime: The world.
+        terms: What it has in common with the pools of other nodes.
         node: Where the connections lead.
         purpose: What they are for.
-        max_size: Most connections at the same time.
-        listener: Who is told of openings, failures and losses.
-        jobs: Run the opening of connections, and end it with their owner.
+
+    Attributes:
+        slots: Its accounts.
+        retired: It takes no more connections; the node has left, or the pool closes.
+        failure: Why the last attempt to open a connection failed; None when it did not.
+        retry_at: Before this moment no connection is opened only to be kept warm.
     """
 
-    __slots__ = ("_jobs", "_leaving", "_listener", "_lock", "_runtime", "node", "purpose", "retired", "slots")
+    __slots__ = (
+        "_failures",
+        "_lock",
+        "_openings",
+        "_terms",
+        "failure",
+        "node",
+        "purpose",
+        "retired",
+        "retry_at",
+        "slots",
+    )
 
-    def __init__(
-        self, runtime: Runtime, node: Node, purpose: Purpose, max_size: int, listener: PoolListener, jobs: Jobs
-    ) -> None:
+    def __init__(self, terms: Terms, node: Node, purpose: Purpose) -> None:
         self.node = node
         self.purpose = purpose
-        self.slots: Slots[Link, Waiter[Link]] = Slots(max_size)
+        self.slots: Slots[Link, Waiter[Link]] = Slots(terms.settings.max_size)
         self.retired = False
-        self._runtime = runtime
-        self._listener = listener
-        self._jobs = jobs
-        self._lock = runtime.lock()
-        self._leaving: dict[Link, CloseReason] = {}
+        self.failure: BaseException | None = None
+        self.retry_at = 0.0
+        self._failures = 0
+        self._openings: list[Job] = []
+        self._terms = terms
+        self._lock = terms.runtime.lock()
+        terms.budget.members[self] = None
+
+    @property
+    def trouble(self) -> str:
+        """Why the last connection could not be opened; empty when it could."""
+        return "" if self.failure is None else _reason(self.failure)
+
+    @property
+    def state(self) -> str:
+        """What its connections do, in words."""
+        slots = self.slots
+        full = slots.size >= slots.max_size
+        doing = f"{'all ' if full else ''}{slots.size} in use" if slots.size else "none is open"
+        opening = f", {slots.opening} being opened" if slots.opening else ""
+        limit = ", max_total is reached" if self._terms.budget.is_hungry(self) else ""
+        return f"{doing}{opening}, {len(slots.waiters)} calls wait{limit}"
 
     def try_take(self) -> Link | None:
         """Take an idle connection if there is one; never waits."""
         with self._lock:
             link = self.slots.take()
-            while link is not None and link.is_closed():
-                self.slots.lost(link)
-                link = self.slots.take()
-            return link
+            return self._sound(link) if link is not None and link.is_closed() else link
 
     async def take(self, deadline: float | None) -> Link:
         """Take a connection: an idle one, or the next that becomes free or is opened, in the order of asking.
 
         Raises:
             NodeUnreachable: No connection could be made, and there is none that could become free.
+            QueueFull: Too many wait already.
+            HookFailed: One was made, but the caller's own hook failed on it.
             TimeoutError: The deadline passed.
         """
-        link = self.try_take()
-        if link is not None:
-            return link
-        waiter = self._runtime.waiter()
+        waiter = self._terms.runtime.waiter()
         with self._lock:
             if self.retired:
                 raise NodeUnreachable("the node has left the cluster")
-            grow = self.slots.wait(waiter)
-        self._start_opening(grow)
+            link = self._sound(self.slots.take())
+            if link is not None:
+                return link
+            limit = self._terms.settings.max_waiting
+            if limit and len(self.slots.waiters) >= limit:
+                raise QueueFull
+            self.slots.wait(waiter)
+        self.grow()
         try:
             taken: Link = await waiter.wait(deadline)
             return taken
@@ -101,13 +126,14 @@ class NodePool:
             raise
 
     def give(self, link: Link) -> None:
-        """Give a connection back after use: it goes to the first waiter, or becomes idle, or is dropped."""
-        if self.retired:
-            self.drop(link, "node_gone")
-        elif link.is_closed():
+        """Give a connection back after use: it goes to the first waiter, or becomes idle, or leaves."""
+        if link.is_closed():
             self.drop(link, "broken")
         elif link.is_in_transaction():
             self.drop(link, "state_unknown")
+        elif self.slots.condemned and self._must_leave(link):
+            self._close([link])
+            self.grow()
         else:
             with self._lock:
                 waiter = self.slots.give(link)
@@ -116,10 +142,19 @@ class NodePool:
 
     def drop(self, link: Link, reason: CloseReason) -> None:
         """Give back a connection that must not be used again: it is closed at once."""
-        if not link.is_closed():
-            self._leaving[link] = reason
-        self._forget(link)
+        with self._lock:
+            if link.is_closed():
+                self.slots.lost(link)
+            else:
+                self.slots.part(link, reason)
         link.terminate()
+        self.grow()
+
+    def expect_close(self, link: Link, reason: CloseReason) -> None:
+        """Somebody on this side is about to close a connection: remember why."""
+        with self._lock:
+            if not link.is_closed():
+                self.slots.part(link, reason)
 
     async def open_one(self) -> bool:
         """Open one connection if there is room for one.
@@ -127,46 +162,129 @@ class NodePool:
         Returns:
             True when one was opened or none was needed.
         """
-        with self._lock:
-            if not self.slots.reserve(1):
-                return self.slots.size > 0
+        if not self._terms.reserve(self, self.slots.size + self.slots.opening + 1):
+            return self.slots.size > 0
         return await self._open()
 
     def warm(self, size: int) -> None:
-        """Start opening connections in the background until `size` are alive."""
-        with self._lock:
-            missing = size - self.slots.size - self.slots.opening
-            granted = self.slots.reserve(missing) if missing > 0 and not self.retired else 0
-        self._start_opening(granted)
+        """Start opening connections in the background until `size` are alive, unless that failed just now."""
+        if not self.retired and self._terms.runtime.now() >= self.retry_at:
+            self._start_opening(self._terms.reserve(self, size))
+
+    def grow(self) -> None:
+        """Start opening what waiters need."""
+        if self.retired:
+            self._terms.budget.grant(self, 0)
+        elif self.slots.waiters or self._terms.budget.is_hungry(self):
+            self._start_opening(self._terms.reserve(self))
+            self._terms.ask_around(self)
 
     def refuse_waiters(self, error: BaseException) -> None:
         """Tell those who wait that no connection will come, unless some connection is still alive.
 
-        Whoever waits for a connection whose hook failed gets the hook's own error.
+        Whoever waits for a connection whose hook failed is told that.
         """
         with self._lock:
             waiters = [] if self.slots.size or self.slots.opening else self.slots.drain_waiters()
         for waiter in waiters:
-            waiter.fail(error.__cause__ or error if isinstance(error, HookFailed) else _unreachable(error))
+            waiter.fail(error if isinstance(error, HookFailed) else _unreachable(error))
+
+    def desert(self, error: BaseException) -> None:
+        """The node is down: those who wait are sent on, idle connections are dropped, those in use leave after it.
+
+        Connections being opened are given up: they might hang for long after the node is well again.
+        """
+        with self._lock:
+            waiters, idle = self.slots.drain_waiters(), self.slots.expire_all("terminated")
+        for job in self._openings:
+            job.cancel()
+        for waiter in waiters:
+            waiter.fail(_unreachable(error))
+        for link in idle:
+            link.terminate()
+
+    # going
+
+    def expire(self, now: float) -> None:
+        """Part with connections whose life has ended; those in use leave when they are given back."""
+        with self._lock:
+            idle = self.slots.expire(now, "lifetime")
+        self._close(idle)
+
+    def expire_all(self) -> None:
+        """The same for all connections, whatever their age."""
+        with self._lock:
+            idle = self.slots.expire_all("lifetime")
+        self._close(idle)
+
+    def expire_unused(self, now: float, longest: float) -> None:
+        """Part with connections that nobody has used for so long, as far as looks like this one have seen it."""
+        with self._lock:
+            idle = self.slots.expire_unused(now - longest, "idle")
+            self.slots.cool(now)
+        self._close(idle)
+
+    def give_up_one(self) -> None:
+        """Part with an idle connection because another pool needs its place more."""
+        with self._lock:
+            spare = self.slots.spare("excess")
+        if spare is not None:
+            self._close([spare], SHORT_GOODBYE)
+
+    def owe_one(self) -> None:
+        """Part with the connection that is given back next, if its place is still needed then."""
+        with self._lock:
+            self.slots.owe("excess")
 
     def retire(self, reason: CloseReason) -> list[Link]:
         """The node has left, or the pool closes: refuse waiters, take no more connections.
 
         Returns:
-            The idle connections, for the caller to close. Held ones are dropped when they are given back.
+            The idle connections, for the caller to close. Held ones leave when they are given back.
         """
         with self._lock:
             self.retired = True
-            waiters, idle = self.slots.drain_waiters(), self.slots.drain_idle()
-            self._leaving.update(dict.fromkeys(idle, reason))
+            waiters, idle = self.slots.drain_waiters(), self.slots.expire_all(reason)
         for waiter in waiters:
             waiter.fail(NodeUnreachable("the node has left the cluster"))
         return idle
 
-    def terminate_held(self, reason: CloseReason) -> None:
-        """Drop every connection in use."""
-        for link in list(self.slots.held):
-            self.drop(link, reason)
+    def terminate_all(self, reason: CloseReason) -> None:
+        """Drop every connection, in use or being closed."""
+        for link in [*self.slots.held, *self.slots.leaving]:
+            with self._lock:
+                in_use = self.slots.part(link, reason)
+            if in_use:
+                link.abort()
+            else:
+                link.terminate()
+
+    # inside
+
+    def _sound(self, link: Link | None) -> Link | None:
+        """A connection just taken, or the next one whose socket has not ended; called with the lock held."""
+        while link is not None and link.is_closed():
+            self.slots.lost(link)
+            link = self.slots.take()
+        return link
+
+    def _must_leave(self, link: Link) -> bool:
+        with self._lock:
+            if not self._terms.budget.needs_more:
+                self.slots.release_debt()
+            reason = self.slots.verdict(link)
+            if reason == "excess":
+                self._terms.budget.gave_up(self)
+            return reason is not None and self.slots.part(link, reason)
+
+    def _close(self, links: list[Link], patience: float = GOODBYE) -> None:
+        """Say goodbye in the background to connections that are leaving."""
+        runtime, jobs = self._terms.runtime, self._terms.jobs
+        for link in links:
+            if jobs.closed:
+                link.terminate()
+            else:
+                jobs.spawn(runtime.close_link(link, runtime.now() + patience), f"picopyn close {self._name}")
 
     def _hand_over(self, waiter: Waiter[Link] | None, link: Link) -> None:
         """Wake the waiter that a connection belongs to; if it has left meanwhile, the next one, or nobody."""
@@ -181,55 +299,82 @@ class NodePool:
         if link is not None and not queued:
             self.give(link)
 
+    @property
+    def _name(self) -> str:
+        return self.node.name or self.node.address
+
     def _start_opening(self, count: int) -> None:
         for _ in range(count):
-            self._jobs.spawn(self._open_quietly(), f"picopyn open {self.node.name or self.node.address}")
+            job = self._terms.jobs.spawn(self._open_quietly(), f"picopyn open {self._name}")
+            self._openings = [known for known in (*self._openings, job) if known is not None and not known.done()]
 
     async def _open_quietly(self) -> None:
         await self._open()
 
     async def _open(self) -> bool:
-        began = self._runtime.now()
+        runtime, generation = self._terms.runtime, self._terms.generation
+        began = runtime.now()
         try:
-            link = await self._runtime.open_link(self.node, self.purpose, self._link_closed)
+            link = await runtime.open_link(self.node, self.purpose, self._link_closed)
         except Exception as error:
-            with self._lock:
-                self.slots.open_failed()
-            self._listener.open_failed(self, error, self._runtime.now() - began)
+            self._not_opened(error, runtime.now() - began)
             return False
         except BaseException:
             with self._lock:
                 self.slots.open_failed()
             raise
-        self._opened(link, self._runtime.now() - began)
+        self._opened(link, runtime.now() - began, generation)
         return True
 
-    def _opened(self, link: Link, seconds: float) -> None:
+    def _not_opened(self, error: Exception, seconds: float) -> None:
         with self._lock:
-            waiter = self.slots.opened(link)
-        self._listener.link_opened(self, link, seconds)
-        if self.retired:
-            self.drop(link, "node_gone")
-        else:
-            self._hand_over(waiter, link)
+            self.slots.open_failed()
+        self.failure = error.__cause__ if isinstance(error, HookFailed) else error
+        self._failures += 1
+        self.retry_at = self._terms.runtime.now() + back_off(self._failures, self._terms.rng)
+        self._terms.listener.open_failed(self, error, seconds)
+        self._terms.ask_again()
+
+    def _opened(self, link: Link, seconds: float, generation: int) -> None:
+        """A connection is there. One that was begun before all were declared outdated is as old as they are."""
+        self.failure, self._failures, self.retry_at = None, 0, 0.0
+        waiter, useless = None, "node_gone" if self.retired else "lifetime"
+        useful = not self.retired and generation == self._terms.generation
         with self._lock:
-            grow = self.slots.grow()
-        self._start_opening(grow)
+            if useful:
+                waiter = self.slots.opened(link, self._terms.end_of_life())
+            else:
+                self.slots.opened_in_vain(link, useless)
+        self._terms.listener.link_opened(self, link, seconds)
+        if not useful:
+            self._close([link])
+        self._hand_over(waiter, link)
+        self.grow()
+        self._terms.ask_again()
 
     def _link_closed(self, link: Any) -> None:
-        reason = self._leaving.pop(link, "broken")
-        self._forget(link)
-        self._listener.link_closed(self, link, reason)
-
-    def _forget(self, link: Link) -> None:
         with self._lock:
-            grow = self.slots.lost(link)
-            if self.retired:
-                self.slots.opening, grow = self.slots.opening - grow, 0
-        self._start_opening(grow)
+            reason: Any = self.slots.gone(link) or "broken"
+        self._terms.ask_again()
+        self.grow()
+        self._terms.listener.link_closed(self, link, reason)
+        if self.retired and not self.slots.occupied:
+            self._terms.budget.forget(self)
+
+
+def back_off(failures: int, rng: Random) -> float:
+    """Seconds before a connection is tried again only to be kept warm, after so many failures in a row."""
+    pause = min(FIRST_PAUSE * 2.0 ** min(failures, 10), LONGEST_PAUSE)
+    return pause * (1 + JITTER * (2 * rng.random() - 1))
+
+
+def _reason(error: BaseException) -> str:
+    """What went wrong, in words; of a hook, what the hook says."""
+    cause = (error.__cause__ if isinstance(error, HookFailed) else None) or error
+    return str(cause) or type(cause).__name__
 
 
 def _unreachable(error: BaseException) -> NodeUnreachable:
-    told = NodeUnreachable(str(error) or type(error).__name__)
+    told = NodeUnreachable(_reason(error))
     told.__cause__ = error
     return told

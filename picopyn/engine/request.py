@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from picopyn.routing.plan import Plan, Role
 from picopyn.topology import Node
 
 E = TypeVar("E", bound=BaseException)
+
+#: Methods that take rows of arguments as one argument; the second for servers that execute each row by itself.
+EXECUTEMANY: Final = "executemany"
+EXECUTEMANY_FRESHLY: Final = "executemany_freshly"
+MANY: Final = frozenset({EXECUTEMANY, EXECUTEMANY_FRESHLY})
 
 
 class Request:
@@ -22,10 +27,12 @@ class Request:
         idempotent: The caller's word on whether it may be sent twice; None when he did not say.
         timeout: The caller's limit for the whole call in seconds, or None.
         deadline: End of the call on the runtime's clock, or None.
-        patience: Until when it may wait for a connection; set at its first wait where there is no deadline.
+        patience: Until when it may wait to be sent; the deadline where the caller named a timeout, else set at its
+            first wait.
         sent: Attempts that reached a server.
         asked: The server was asked about the text while a leader was missing.
         losses: Attempts whose connection broke.
+        ended: The attempt in flight was ended by us, because it may hang for ever.
         prepared_again: Its prepared statement was renewed.
         waited: It waited for the cluster to change before it could be sent.
         plan: The plan of the attempt in flight.
@@ -37,6 +44,7 @@ class Request:
         "asked",
         "attempts",
         "deadline",
+        "ended",
         "idempotent",
         "losses",
         "method",
@@ -71,10 +79,21 @@ class Request:
         self.sent = 0
         self.asked = False
         self.losses = 0
+        self.ended = False
         self.prepared_again = False
         self.waited = False
         self.plan: Plan | None = None
         self.attempts: list[str] = []
+
+    @property
+    def called(self) -> str:
+        """The method as the caller knows it."""
+        return EXECUTEMANY if self.method in MANY else self.method
+
+    @property
+    def row_by_row(self) -> bool:
+        """Whether a part of it may have taken effect when it fails."""
+        return self.method == EXECUTEMANY_FRESHLY
 
     def tried(self, node: Node, what: str) -> None:
         """Remember one failed attempt."""

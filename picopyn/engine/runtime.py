@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Iterable
 from contextlib import AbstractContextManager
+from enum import Enum
 from typing import Any, Protocol, TypeVar
 
 from picopyn.dialects.base import Purpose
@@ -15,6 +16,14 @@ from picopyn.errors import Fault
 from picopyn.topology import Node
 
 T = TypeVar("T")
+
+
+class Leftovers(Enum):
+    """What a borrower left behind in a connection, as far as this side knows."""
+
+    NOTHING = "nothing that is known here"
+    SESSION = "something that clearing the session removes"
+    CODECS = "other type codecs; only a new connection has the right ones"
 
 
 class Link(Protocol):
@@ -36,8 +45,32 @@ class Link(Protocol):
         """Drop the connection at once; a call in flight on it ends with an error."""
         ...
 
+    def abort(self) -> None:
+        """The same, and the server is told, where that is possible, that nobody waits for its answer any more."""
+        ...
+
+    def requests(self) -> int:
+        """How many requests were made on it so far; a further one means that the one before has ended."""
+        ...
+
+    def silence(self) -> float | None:
+        """Seconds since the last byte came from the server, as the kernel knows; None where it does not tell."""
+        ...
+
     def forget_statements(self) -> None:
         """Prepare every statement again at its next use."""
+        ...
+
+    def is_settled(self) -> bool:
+        """Whether no request is still being cancelled on it."""
+        ...
+
+    def lend(self) -> None:
+        """A borrower gets it: note what it has, so that what he adds can be taken away."""
+        ...
+
+    def take_back(self) -> Leftovers:
+        """The borrower is done: forget his callbacks, refuse his statements and cursors."""
         ...
 
 
@@ -107,6 +140,14 @@ class Runtime(Protocol):
             node: Where to.
             purpose: What for; decides the start-up options.
             on_lost: Called with the link, once, in this runtime's own context, when it is closed by anyone.
+        """
+        ...
+
+    async def restore_link(self, link: Link, deadline: float) -> bool:
+        """Clear the state of a session, so that it is as good as new; never raises for what happened in it.
+
+        Returns:
+            False when the connection must not be used again.
         """
         ...
 

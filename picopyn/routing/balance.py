@@ -36,3 +36,21 @@ def order(equals: Sequence[N], load: Callable[[N], int], rng: Random) -> tuple[N
     elif load(shuffled[1]) < load(shuffled[0]):
         shuffled[0], shuffled[1] = shuffled[1], shuffled[0]
     return tuple(shuffled)
+
+
+def lightest(equals: Sequence[N], load: Callable[[N], int], rng: Random) -> int:
+    """Position of the node that `order` would put in front, without ordering the others."""
+    count = len(equals)
+    if count == 1:
+        return 0
+    position = int(rng.random() * count)
+    if count > MANY:
+        other = int(rng.random() * count)
+        return other if load(equals[other]) < load(equals[position]) else position
+    best, least = position, load(equals[position])
+    for number in range(position + 1, position + count):
+        place = number % count
+        now = load(equals[place])
+        if now < least:
+            best, least = place, now
+    return best

@@ -1,13 +1,18 @@
 """What is known about the reachability of each node, and when to look again.
 
-A node is UP, SUSPECT after a connection to it broke, or DOWN after one could not be made. This file only keeps the
-states and computes delays; probing is the engine's work (a probe is the opening of a connection that is then used).
-Detection of nodes that hang is not here yet: it needs more states than these transitions, not other ones.
+A node is UP; SUSPECT after something at it failed or it left one question unanswered; DOWN after it refused a
+connection or left two questions in a row unanswered. It is UP again as soon as it answers. A node that lets its calls
+wait is not doubted for that: only the questions of [`watch`][picopyn.routing.watch], asked beside those calls, count.
+
+Silence is weaker evidence than a refusal: it may be our own network or our own process that is sick. So silence alone
+never ejects more than a minority of the nodes; and one of two where nothing speaks against the other one.
+
+This file only keeps the states and computes delays; it sends nothing and has no clock.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from random import Random
 
@@ -17,6 +22,8 @@ EAGER_PAUSE = 0.2
 FIRST_PAUSE = 0.1
 LONGEST_PAUSE = 10.0
 JITTER = 0.2
+#: Questions a node has to leave unanswered, one after the other, to be DOWN.
+UNANSWERED = 2
 
 
 class NodeState(Enum):
@@ -25,6 +32,8 @@ class NodeState(Enum):
     UP = "up"
     SUSPECT = "suspect"
     DOWN = "down"
+    #: It is to get no new calls because somebody wants it so; nothing here leads to it by itself.
+    DRAINING = "draining"
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,12 +45,16 @@ class NodeHealth:
         reason: Why it is not UP; empty when it is.
         failures: Probes that failed in a row.
         since: When the state was entered (seconds on the engine's clock).
+        silent: Only its silence speaks against it (DOWN: it refused nothing; SUSPECT: nothing broke either).
+        spoke: It is DOWN because the server itself said no; what runs there may well go on.
     """
 
     state: NodeState
     reason: str = ""
     failures: int = 0
     since: float = 0.0
+    silent: bool = False
+    spoke: bool = False
 
 
 _UP = NodeHealth(NodeState.UP)
@@ -60,6 +73,11 @@ class Health:
         """True when no node is SUSPECT or DOWN: the common case, one look on the hot path."""
         return not self._states
 
+    @property
+    def doubted(self) -> tuple[str, ...]:
+        """Nodes that are not UP."""
+        return tuple(self._states)
+
     def of(self, uuid: str) -> NodeHealth:
         """State of one node."""
         return self._states.get(uuid, _UP)
@@ -69,11 +87,11 @@ class Health:
         return uuid not in self._states
 
     def is_down(self, uuid: str) -> bool:
-        """Whether the last attempt to connect to the node failed."""
+        """Whether the node refused the last connection, or does not answer."""
         return self.of(uuid).state is NodeState.DOWN
 
     def broke(self, uuid: str, reason: str, now: float) -> bool:
-        """A connection to the node broke.
+        """A connection to the node broke, or a call on it timed out.
 
         Returns:
             True if that is news: the node was UP and is SUSPECT now, so a probe should start at once.
@@ -83,19 +101,68 @@ class Health:
         self._states[uuid] = NodeHealth(NodeState.SUSPECT, reason, 0, now)
         return True
 
-    def unreachable(self, uuid: str, reason: str, now: float) -> bool:
-        """A connection to the node could not be made.
+    def unreachable(self, uuid: str, reason: str, now: float, *, spoke: bool = False) -> bool:
+        """A connection to the node was refused.
+
+        Args:
+            uuid: The node.
+            reason: In words.
+            now: Seconds on the engine's clock.
+            spoke: It was the server that refused, not the network.
 
         Returns:
             True if the node was not DOWN before.
         """
         known = self.of(uuid)
         news = known.state is not NodeState.DOWN
-        self._states[uuid] = NodeHealth(NodeState.DOWN, reason, known.failures + 1, now if news else known.since)
+        since = now if news else known.since
+        self._states[uuid] = NodeHealth(NodeState.DOWN, reason, known.failures + 1, since, spoke=spoke)
         return news
 
+    def unanswered(self, uuid: str, reason: str, now: float, nodes: int, asked: int = 0) -> bool:
+        """The node did not answer a question in time.
+
+        Args:
+            uuid: The node.
+            reason: In words.
+            now: Seconds on the engine's clock.
+            nodes: How many nodes there are; silence ejects a minority of them at most.
+            asked: How many others have not answered their own question yet; of two nodes, the other one must have.
+
+        Returns:
+            True if the state of the node is another one now.
+        """
+        known = self.of(uuid)
+        failures = known.failures + 1
+        if known.state is NodeState.DOWN:
+            self._states[uuid] = replace(known, failures=failures)
+            return False
+        if failures >= UNANSWERED and self._may_eject(uuid, nodes, asked):
+            state, silent = NodeState.DOWN, True
+        else:
+            state, silent = NodeState.SUSPECT, known.silent or known.state is NodeState.UP
+        news = state is not known.state
+        self._states[uuid] = NodeHealth(state, reason, failures, now if news else known.since, silent)
+        return news
+
+    def heard(self, uuid: str) -> bool:
+        """A byte came from the node, on whatever connection: it is alive.
+
+        Returns:
+            True if that clears it: only its silence spoke against it.
+        """
+        known = self.of(uuid)
+        if known.state is not NodeState.SUSPECT:
+            return False
+        if known.silent:
+            del self._states[uuid]
+            return True
+        if known.failures:
+            self._states[uuid] = NodeHealth(known.state, known.reason, 0, known.since)
+        return False
+
     def answered(self, uuid: str) -> bool:
-        """A connection to the node was made.
+        """The node answered a question, or a connection to it was made.
 
         Returns:
             True if the node was not UP before.
@@ -119,3 +186,11 @@ class Health:
         doublings = min(self.of(uuid).failures, 10)
         pause = min(FIRST_PAUSE * 2.0**doublings, LONGEST_PAUSE)
         return pause * (1 + JITTER * (2 * rng.random() - 1))
+
+    def _may_eject(self, uuid: str, nodes: int, asked: int) -> bool:
+        """Whether one more node may be DOWN for its silence alone."""
+        others = [known for other, known in self._states.items() if other != uuid]
+        if nodes == 2:
+            return not (others or asked)
+        ejected = sum(known.silent and known.state is NodeState.DOWN for known in others)
+        return 2 * (ejected + 1) < nodes

@@ -17,7 +17,7 @@ from enum import Enum
 from random import Random
 from typing import Final, Literal
 
-from picopyn.routing.balance import order
+from picopyn.routing.balance import lightest, order
 from picopyn.routing.health import Health
 from picopyn.topology import Node, TopologySnapshot
 
@@ -92,7 +92,19 @@ class Planner:
         hangs: Whether a forwarded statement hangs while any leader of its tier is missing.
     """
 
-    __slots__ = ("_complete", "_direct", "_hangs", "_health", "_load", "_owner_of", "_rng", "_spread_nodes", "snapshot")
+    __slots__ = (
+        "_anywhere",
+        "_complete",
+        "_direct",
+        "_hangs",
+        "_health",
+        "_load",
+        "_owner_of",
+        "_rng",
+        "_spread_nodes",
+        "_uuids",
+        "snapshot",
+    )
 
     def __init__(
         self,
@@ -109,6 +121,8 @@ class Planner:
         self._rng = rng
         self._hangs = hangs
         self._direct = _leader_plans(snapshot)
+        self._uuids = tuple(node.uuid for node in snapshot.nodes())
+        self._anywhere: dict[int, Plan] = {}
         self._owner_of = {tier: m.owner for tier in snapshot.tiers if (m := snapshot.shard_map(tier)) is not None}
         self._spread_nodes: dict[str | None, tuple[Node, ...]] = {}
         self._complete: dict[str | None, bool] = {}
@@ -131,9 +145,27 @@ class Planner:
             return self.for_bucket(tier, next(iter(owners.values())), role, read, "key_set")
         return self.spread(tier)
 
-    def anywhere(self) -> Plan:
-        """Plan a call that every node can answer by itself."""
+    def anywhere(self, role: Role | None = None) -> Plan:
+        """Plan a call that every node can answer by itself: the least loaded, then the others.
+
+        Args:
+            role: `LEADER`: only leaders will do; `PREFER_LEADER`: they come first; None: no difference.
+        """
+        if role is not None:
+            return self._by_role(role)
+        if self._uuids and self._health.all_up:
+            first = lightest(self._uuids, self._load, self._rng)
+            return self._anywhere.get(first) or self._from(first)
         return self._among(self.snapshot.nodes(), "any", direct=True)
+
+    def _by_role(self, role: Role) -> Plan:
+        leaders = self._among(self._leaders(None), "any", direct=True)
+        if role is Role.LEADER:
+            return leaders
+        others = [node for node in self.snapshot.nodes() if node not in self._leaders(None)]
+        rest = self._among(others, "any", direct=True)
+        both = leaders.candidates + rest.candidates
+        return Plan(both, "any", direct=True) if both else leaders
 
     def spread(self, tier: str | None, reason: str = "spread") -> Plan:
         """Plan a call that the receiving node will forward, on a tier, or on any tier when that is not known."""
@@ -147,6 +179,13 @@ class Planner:
         plan = self.spread(None, "unlearned")
         if plan.wait is Wait.TIER:
             return Plan((), "unlearned", wait=Wait.LEARN, missing=plan.missing)
+        return plan
+
+    def _from(self, first: int) -> Plan:
+        """A plan to be kept: one node first, then the others as they follow."""
+        nodes = self.snapshot.nodes()
+        candidates = tuple(map(Candidate, (*nodes[first:], *nodes[:first])))
+        plan = self._anywhere[first] = Plan(candidates, "any", direct=True)
         return plan
 
     def _without_leader(self, tier: str, owner: str, role: Role, *, read: bool) -> Plan:

@@ -1,23 +1,29 @@
-"""The accounts of one node pool: who holds which connection, who waits, how many are being opened.
+"""The accounts of one node pool: who holds which connection, who waits, how many are being opened, who must leave.
 
 Rules of this file:
 
-1. Every connection is in exactly one place: idle, held, or promised to a waiter (which counts as held). The accounts
-   are sets of live connections, not counters, so nothing can drift.
+1. Every connection is in exactly one place: idle, held, promised to a waiter (which counts as held), or leaving (being
+   closed). The accounts are sets of live connections, not counters, so nothing can drift.
 2. Idle connections are taken last-in-first-out (few stay warm); waiters are served first-in-first-out, and a connection
    that becomes free goes straight to the first waiter, never past it.
 3. It opens, closes and wakes nothing. It returns what to do; the caller does it outside its lock.
+4. Taking and giving back cost no look at a clock. How long a connection has been idle follows from two stacks: what was
+   not touched between two looks (`cool`) lies in the lower one, with the date of the first of them.
 
-It knows no clock, no network and no thread.
+It knows no clock, no network and no thread: moments are arguments.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from typing import Generic, TypeVar
+from collections import OrderedDict
+from math import inf
+from typing import Final, Generic, TypeVar
 
 C = TypeVar("C")
 W = TypeVar("W")
+
+#: Stands for "whichever is given back next" among the connections that must leave.
+_NEXT: Final = None
 
 
 class Slots(Generic[C, W]):
@@ -26,64 +32,85 @@ class Slots(Generic[C, W]):
     Args:
         max_size: Most connections that may be alive or being opened at the same time.
         max_opening: Most connections that may be being opened at the same time.
+
+    Attributes:
+        held: Connections in use or promised to a waiter.
+        opening: How many are being opened.
+        waiters: Who waits, in the order of asking.
+        leaving: Connections being closed → why; they are of no use any more, but not gone yet.
+        condemned: Held connections that leave when they are given back → why.
     """
 
-    __slots__ = ("held", "idle", "max_opening", "max_size", "opening", "waiters")
+    __slots__ = (
+        "_cold",
+        "_ends",
+        "_warm",
+        "condemned",
+        "held",
+        "leaving",
+        "max_opening",
+        "max_size",
+        "opening",
+        "waiters",
+    )
 
     def __init__(self, max_size: int, max_opening: int = 2) -> None:
         self.max_size = max_size
         self.max_opening = max_opening
-        self.idle: list[C] = []
         self.held: set[C] = set()
         self.opening = 0
-        self.waiters: deque[W] = deque()
+        self.waiters: OrderedDict[W, None] = OrderedDict()
+        self.leaving: dict[C, str] = {}
+        self.condemned: dict[C | None, str] = {}
+        self._warm: list[C] = []
+        self._cold: list[tuple[float, C]] = []
+        self._ends: dict[C, float] = {}
+
+    @property
+    def idle(self) -> list[C]:
+        """Connections nobody uses, the one used last at the end."""
+        return [*(connection for _, connection in self._cold), *self._warm]
 
     @property
     def size(self) -> int:
         """Connections alive: idle and held."""
-        return len(self.idle) + len(self.held)
+        return len(self._warm) + len(self._cold) + len(self.held)
+
+    @property
+    def occupied(self) -> int:
+        """Connections that exist in any way: alive, being opened, being closed."""
+        return self.size + self.opening + len(self.leaving)
 
     @property
     def load(self) -> int:
         """Calls this pool serves or owes: held connections and waiters."""
         return len(self.held) + len(self.waiters)
 
+    @property
+    def wanted(self) -> int:
+        """How many more connections should be opened for those who wait, within the pool's own limits."""
+        return max(0, min(len(self.waiters) - self.opening, self._room))
+
+    @property
+    def _room(self) -> int:
+        return min(self.max_size - self.size - self.opening, self.max_opening - self.opening)
+
+    def missing(self, size: int) -> int:
+        """How many more connections should be opened so that `size` are alive, within the pool's own limits."""
+        return max(0, min(size - self.size - self.opening, self._room))
+
+    # use
+
     def take(self) -> C | None:
         """Take the connection used last, if one is idle."""
-        if not self.idle:
+        if self._warm:
+            connection = self._warm.pop()
+        elif self._cold:
+            connection = self._cold.pop()[1]
+        else:
             return None
-        connection = self.idle.pop()
         self.held.add(connection)
         return connection
-
-    def wait(self, waiter: W) -> int:
-        """Queue a waiter.
-
-        Returns:
-            How many connections to start opening for it: 0 or 1.
-        """
-        self.waiters.append(waiter)
-        return self.grow()
-
-    def grow(self) -> int:
-        """Whether one more connection should be opened for those who wait; counts it as opening if so.
-
-        Returns:
-            How many connections to start opening: 0 or 1.
-        """
-        wanted = len(self.waiters) > self.opening and self.opening < self.max_opening
-        return self.reserve(1) if wanted else 0
-
-    def reserve(self, count: int) -> int:
-        """Count up to `count` connections as being opened, within the limits.
-
-        Returns:
-            How many were granted.
-        """
-        room = min(self.max_size - self.size - self.opening, self.max_opening - self.opening)
-        granted = max(0, min(count, room))
-        self.opening += granted
-        return granted
 
     def give(self, connection: C) -> W | None:
         """Give a held connection back.
@@ -95,34 +122,14 @@ class Slots(Generic[C, W]):
         if connection not in self.held:
             return None
         if self.waiters:
-            return self.waiters.popleft()
+            return self.waiters.popitem(last=False)[0]
         self.held.discard(connection)
-        self.idle.append(connection)
+        self._warm.append(connection)
         return None
 
-    def opened(self, connection: C) -> W | None:
-        """A connection that was being opened is there; see `give` for the result."""
-        self.opening -= 1
-        self.held.add(connection)
-        return self.give(connection)
-
-    def open_failed(self) -> None:
-        """A connection that was being opened will not come."""
-        self.opening -= 1
-
-    def lost(self, connection: C) -> int:
-        """A connection is gone, wherever it was; unknown ones are ignored.
-
-        Returns:
-            How many connections to start opening for those who wait.
-        """
-        if connection in self.held:
-            self.held.discard(connection)
-        elif connection in self.idle:
-            self.idle.remove(connection)
-        else:
-            return 0
-        return self.grow()
+    def wait(self, waiter: W) -> None:
+        """Queue a waiter."""
+        self.waiters[waiter] = None
 
     def leave(self, waiter: W) -> bool:
         """A waiter gives up.
@@ -130,11 +137,7 @@ class Slots(Generic[C, W]):
         Returns:
             False when it was no longer queued: a connection is on its way to it, or it was told something else.
         """
-        try:
-            self.waiters.remove(waiter)
-        except ValueError:
-            return False
-        return True
+        return self.waiters.pop(waiter, self) is not self
 
     def drain_waiters(self) -> list[W]:
         """Take all waiters off the queue, to be told something else."""
@@ -142,7 +145,141 @@ class Slots(Generic[C, W]):
         self.waiters.clear()
         return waiters
 
-    def drain_idle(self) -> list[C]:
-        """Take all idle connections out of the accounts, to be closed."""
-        idle, self.idle = self.idle, []
-        return idle
+    # coming
+
+    def reserve(self, count: int) -> int:
+        """Count up to `count` connections as being opened, within the pool's own limits.
+
+        Returns:
+            How many were granted.
+        """
+        granted = max(0, min(count, self._room))
+        self.opening += granted
+        return granted
+
+    def opened(self, connection: C, end: float = inf) -> W | None:
+        """A connection that was being opened is there; see `give` for the result.
+
+        Args:
+            connection: The connection.
+            end: The moment its life ends.
+        """
+        self.opening -= 1
+        self.held.add(connection)
+        if end != inf:
+            self._ends[connection] = end
+        return self.give(connection)
+
+    def opened_in_vain(self, connection: C, why: str) -> None:
+        """A connection that was being opened is there, and of no use any more: it leaves."""
+        self.opening -= 1
+        self.leaving[connection] = why
+
+    def open_failed(self) -> None:
+        """A connection that was being opened will not come."""
+        self.opening -= 1
+
+    # going
+
+    def part(self, connection: C, why: str) -> bool:
+        """A connection is about to be closed: nobody may take it any more. The first reason counts.
+
+        Returns:
+            False when it was neither idle nor held.
+        """
+        if not self._remove(connection):
+            return False
+        self.leaving[connection] = why
+        return True
+
+    def lost(self, connection: C) -> None:
+        """A connection is known to be of no use; `gone` follows, if it was not before."""
+        self._remove(connection)
+
+    def gone(self, connection: C) -> str | None:
+        """A connection is gone, wherever it was.
+
+        Returns:
+            Why it had to leave, or None when nobody here wanted it to.
+        """
+        self._remove(connection)
+        return self.leaving.pop(connection, None)
+
+    def verdict(self, connection: C) -> str | None:
+        """Why a held connection must leave now that it is given back; None when it may stay. Asked once."""
+        why = self.condemned.pop(connection, None)
+        return self.condemned.pop(_NEXT, None) if why is None else why
+
+    def owe(self, why: str) -> None:
+        """The connection that is given back next must leave, whichever it is."""
+        if self.held:
+            self.condemned[_NEXT] = why
+
+    def release_debt(self) -> None:
+        """The connection that is given back next may stay after all."""
+        self.condemned.pop(_NEXT, None)
+
+    # age
+
+    @property
+    def next_end(self) -> float:
+        """When the first life ends, of those that have not been condemned; infinite when there is none."""
+        return min((end for connection, end in self._ends.items() if connection not in self.condemned), default=inf)
+
+    def expire(self, now: float, why: str) -> list[C]:
+        """Lives that have ended: held connections are condemned, idle ones leave.
+
+        Returns:
+            The connections to close now.
+        """
+        return self._expel([connection for connection, end in self._ends.items() if end <= now], why)
+
+    def expire_all(self, why: str) -> list[C]:
+        """The same for every connection, whatever its age."""
+        return self._expel([*self.held, *self.idle], why)
+
+    def cool(self, now: float) -> None:
+        """Look which connections lie idle: what is not taken from now on will have been unused since `now`."""
+        self._cold += [(now, connection) for connection in self._warm]
+        self._warm.clear()
+
+    def expire_unused(self, since: float, why: str) -> list[C]:
+        """Connections that have not been used since a moment, or longer, leave.
+
+        Returns:
+            The connections to close now, at most those that `cool` has seen.
+        """
+        return self._expel([connection for seen, connection in self._cold if seen <= since], why)
+
+    def spare(self, why: str) -> C | None:
+        """The connection that has been idle for longest leaves.
+
+        Returns:
+            The connection to close now; None when none is idle.
+        """
+        idle = self.idle
+        return self._expel(idle[:1], why)[0] if idle else None
+
+    # inside
+
+    def _expel(self, connections: list[C], why: str) -> list[C]:
+        """Condemn those that are held, let the others leave."""
+        for connection in connections:
+            if connection in self.held:
+                self.condemned.setdefault(connection, why)
+        return [connection for connection in connections if connection not in self.held and self.part(connection, why)]
+
+    def _remove(self, connection: C) -> bool:
+        self._ends.pop(connection, None)
+        if connection in self.held:
+            self.held.discard(connection)
+            self.condemned.pop(connection, None)
+            if not self.held:
+                self.condemned.clear()
+            return True
+        if connection in self._warm:
+            self._warm.remove(connection)
+            return True
+        before = len(self._cold)
+        self._cold = [(seen, other) for seen, other in self._cold if other != connection]
+        return len(self._cold) < before

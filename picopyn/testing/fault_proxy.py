@@ -185,8 +185,8 @@ class _Link:
             end.transport.pause_reading()
         if end is self.client:
             self._proxy.began(self)
-        elif self.client.transport is None and end.transport is not None:  # the client has left meanwhile
-            end.transport.abort()
+        elif self.client.transport is None and end.transport is not None:
+            end.transport.abort()  # the client left while we dialled
         else:
             early, self._early = self._early, []
             for data in early:
@@ -388,9 +388,13 @@ class FaultProxy:
         return _Link(self).client if self.front is None else _Door(self, self.front)
 
     async def _unlisten(self) -> None:
-        if self._server is not None:
-            self._server.close()
-            self._server = None
+        """Listen no more; what was accepted just now begins first: asyncio loses connections that find no server."""
+        server, self._server = self._server, None
+        if server is not None:
+            for listener in server.sockets:
+                asyncio.get_running_loop().remove_reader(listener.fileno())
+            await _turns()
+            server.close()
 
     async def _clear(self) -> None:
         self.weather = _Weather()
@@ -404,8 +408,7 @@ class FaultProxy:
             task.cancel()
         await asyncio.gather(*self._dials, return_exceptions=True)
         await self._each(lambda link: link.cut())
-        for _ in range(2):  # sockets are closed in the loop's next turn, and those of the other end in the one after
-            await asyncio.sleep(0)
+        await _turns()
 
     async def _each(self, action: Callable[[_Link | _Door], None]) -> None:
         for link in list(self._links):
@@ -427,6 +430,11 @@ class FaultProxy:
             step.close()
             raise RuntimeError("the proxy is not started")
         return asyncio.run_coroutine_threadsafe(step, self._loop).result()
+
+
+async def _turns() -> None:
+    for _ in range(5):
+        await asyncio.sleep(0)
 
 
 class BlackHole:

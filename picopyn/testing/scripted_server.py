@@ -305,10 +305,12 @@ class ScriptedServer:
 
     async def _shut(self) -> None:
         if self._server is not None:
+            await _accept_no_more(self._server)
             self._server.close()
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        await _turns()  # what was closed is let go of
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
@@ -334,3 +336,15 @@ class ScriptedServer:
             step.close()
             raise RuntimeError("the server is not started")
         return asyncio.run_coroutine_threadsafe(step, self._loop).result()
+
+
+async def _accept_no_more(server: asyncio.Server) -> None:
+    """Let connections that were accepted just now begin: asyncio loses those that find their server closed."""
+    for listener in server.sockets:
+        asyncio.get_running_loop().remove_reader(listener.fileno())
+    await _turns()
+
+
+async def _turns() -> None:
+    for _ in range(5):
+        await asyncio.sleep(0)

@@ -90,6 +90,7 @@ async def fresh(real_target: RealTarget | None) -> AsyncIterator[Fresh]:
 
 
 async def _repair(target: RealTarget, members: list[Member]) -> None:
+    await target.reset_auto_offline_timeout()
     now = {member.name: member for member in await target.members()}
     for member in members:
         if not now[member.name].online and Capability.RESTART in target.can:

@@ -206,7 +206,7 @@ class Target(ABC):
                 found.setdefault(tier, set()).add(_canonical(rows[0][0]))
         return found
 
-    async def settle(self, timeout: float = 120.0) -> None:
+    async def settle(self, timeout: float = 50.0) -> None:
         """Wait until every instance answers the same bucket map, and rows written through each are seen by all.
 
         A freshly started real cluster keeps stale routes for 10 to 20 s (`picodata-recorded.md` section 4).
@@ -346,6 +346,13 @@ class Target(ABC):
     async def set_auto_offline_timeout(self, seconds: float) -> None:
         """How long after its loss an instance is declared Offline."""
         await self.execute(f"ALTER SYSTEM SET governor_auto_offline_timeout = {seconds}")
+
+    async def reset_auto_offline_timeout(self) -> None:
+        """Back to the server's default."""
+        try:
+            await self.execute("ALTER SYSTEM RESET governor_auto_offline_timeout")
+        except asyncpg.PostgresError:
+            await self.set_auto_offline_timeout(30.0)
 
     async def until_online(self, member: Member) -> None:
         """Wait until an instance is Online."""

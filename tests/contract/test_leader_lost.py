@@ -202,3 +202,36 @@ async def _promotion(target: Target, dead: Member) -> float:
             if (await target.leaders())[dead.replicaset].name != dead.name:
                 return time.monotonic()
         await asyncio.sleep(0.02)
+
+
+async def test_scans_in_flight_when_a_leader_dies_come_back_too(
+    fresh: Fresh, open_pool: OpenPool, measured: Callable[[str, object], None]
+) -> None:
+    """The server leaves them hanging for good; they are ended after the leader moved, and sent again."""
+    target = fresh(auto_offline_timeout=2.0)
+    target.need(Capability.KILL)
+    _, wounded = await target.two_replicasets_with_replicas()
+    await target.set_auto_offline_timeout(2.0)
+    table = await target.create_table("id INT NOT NULL PRIMARY KEY, v INT")
+    pool = await open_pool(target.dsn, topology_update_interval=1.0)
+    await pool.wait_ready()
+    for number in range(20):
+        await pool.execute(f"INSERT INTO {table} VALUES ($1, 0)", number)
+
+    async def scan(_: int) -> None:
+        assert await pool.fetchval(f"SELECT count(*) FROM {table}", timeout=60) == 20
+
+    async with Load() as load:
+        load.start("scans", scan, tasks=6, pause=0.0)
+        await load.wait("scans", lambda: len(load.done) > 20)
+        killed = time.monotonic()
+        await target.kill(wounded[0])
+        most: dict[str, int] = {}
+        watching = asyncio.create_task(_watch_hanging(target, most))
+        await load.wait("scans come back", lambda: len(load.of("scans", began_after=killed + 1.5)) > 20)
+        watching.cancel()
+        with suppress(asyncio.CancelledError):
+            await watching
+    measured("scans that hung at the server", max(most.values(), default=0))
+    measured("slowest scan (s)", max(done.seconds for done in load.done))
+    assert not load.failures()

@@ -285,6 +285,23 @@ async def test_calls_stuck_by_a_leader_change_are_ended(world: World) -> None:
     keyed.cancel()
 
 
+async def test_reads_stuck_by_a_leader_change_run_again(world: World) -> None:
+    """Ended by us, they are no sign of a text that fells servers, nor of a sick node: all of them are sent again."""
+    for server in (world.servers["i11"], world.servers["i21"]):
+        server.answers = [HANG] * 2
+    calls = [world.call(SCAN, 5) for _ in range(4)]
+    await settle()
+    world.servers["i21"].kill()
+    await settle()
+    world.cluster.adopt(two_by_two(leaders={"r2": "i22"}))
+    world.executor.leaders_moved(frozenset({"r2"}))
+    assert set(await asyncio.gather(*calls)) <= {"i11", "i22"}
+    assert world.executor.flights.ended == 2
+    assert world.cluster.health.is_up("i11")
+    await settle()
+    assert world.counters.closes["terminated"] == 2
+
+
 async def test_a_wrong_password_stops_at_one_node() -> None:
     """No second node is asked: servers block a user after a few failures."""
     world = World(two_by_two())

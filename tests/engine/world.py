@@ -21,6 +21,7 @@ from picopyn.engine.executor import Executor
 from picopyn.engine.journal import Journal
 from picopyn.engine.request import Request
 from picopyn.engine.route_table import RouteTable
+from picopyn.engine.runtime import Leftovers
 from picopyn.observe import Event, Publisher
 from picopyn.query_metadata import PreparedStatementMetadata
 from picopyn.routing.plan import Role
@@ -55,11 +56,24 @@ class Link:
         self.server = server
         self.closed = False
         self.prepared_again = 0
+        self.made = 0
+        self.probes = False
+        self.last_byte = asyncio.get_running_loop().time()
+        self.lent = 0
         self._listeners: list[Callable[[Any], None]] = []
         self._running: asyncio.Future[Any] | None = None
 
-    def add_termination_listener(self, listener: Callable[[Any], None]) -> None:
+    def tell_when_lost(self, listener: Callable[[Any], None]) -> None:
         self._listeners.append(listener)
+
+    def is_settled(self) -> bool:
+        return True
+
+    def lend(self) -> None:
+        self.lent += 1
+
+    def take_back(self) -> Leftovers:
+        return Leftovers.NOTHING
 
     def is_closed(self) -> bool:
         return self.closed
@@ -67,11 +81,19 @@ class Link:
     def is_in_transaction(self) -> bool:
         return False
 
+    def requests(self) -> int:
+        return self.made
+
+    def silence(self) -> float | None:
+        return asyncio.get_running_loop().time() - self.last_byte if self.server.tells_bytes else None
+
     def forget_statements(self) -> None:
         self.prepared_again += 1
 
     def terminate(self) -> None:
         self.cut()
+
+    abort = terminate
 
     async def close(self, *, timeout: float | None = None) -> None:
         self.cut()
@@ -88,26 +110,49 @@ class Link:
             asyncio.get_running_loop().call_soon(listener, self)
 
     async def fetch(self, query: str, *args: Any, timeout: float | None = None) -> Any:
+        self.made += 1
+        if query == PROBE:
+            await self.server.answer_probe(self)
+            return None
         self.server.calls.append((query, args))
         answer = self.server.answers.pop(0) if self.server.answers else self.server.default
         if callable(answer):
             answer = answer(self)
         if isinstance(answer, Exception):
             raise answer
-        if answer is HANG:
-            self._running = asyncio.get_running_loop().create_future()
-            try:
-                async with asyncio.timeout(timeout):
-                    return await self._running
-            except TimeoutError as error:
-                raise TimeoutError from error
+        if answer is HANG or self.server.silent:
+            return await self.hang(timeout)
         await asyncio.sleep(0)
+        self.probes = False
+        self.last_byte = asyncio.get_running_loop().time()
         return answer
+
+    async def hang(self, timeout: float | None = None) -> Any:
+        """Wait for an answer that only `reply` gives."""
+        self._running = asyncio.get_running_loop().create_future()
+        try:
+            async with asyncio.timeout(timeout):
+                return await self._running
+        except TimeoutError as error:
+            raise TimeoutError from error
+
+    @property
+    def running(self) -> bool:
+        """Whether a call hangs on it."""
+        return self._running is not None and not self._running.done()
+
+    def reply(self, answer: Any) -> None:
+        """Answer the call that hangs on this connection."""
+        self.probes = False
+        self.last_byte = asyncio.get_running_loop().time()
+        if self._running is not None and not self._running.done():
+            self._running.set_result(answer)
 
     execute = fetchrow = fetch
 
 
 HANG = object()
+PROBE = PicodataDialect().probe_question
 
 
 @dataclass
@@ -117,11 +162,40 @@ class Server:
     node: Node
     refuses: BaseException | None = None
     silent: bool = False
+    deaf_to_probes: bool = False
+    tells_bytes: bool = False
     answers: list[Any] = field(default_factory=list)
     default: Any = None
     links: set[Link] = field(default_factory=set)
     calls: list[tuple[str, tuple[Any, ...]]] = field(default_factory=list)
+    dialled: int = 0
     opened: int = 0
+    probed: int = 0
+    thawed: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def answer_probe(self, link: Link) -> None:
+        """Answer the question whether it is alive, or not."""
+        self.probed += 1
+        if self.silent or self.deaf_to_probes:
+            await link.hang()
+        await asyncio.sleep(0)
+
+    def freeze(self) -> None:
+        """Accept everything and say nothing, from now on."""
+        self.silent = True
+        self.thawed.clear()
+
+    def thaw(self) -> None:
+        """Go on, with what came meanwhile too."""
+        self.silent = False
+        self.thawed.set()
+        for link in list(self.links):
+            link.reply(self.default)
+
+    @property
+    def for_callers(self) -> set[Link]:
+        """Connections that are not probes."""
+        return {link for link in self.links if not link.probes}
 
     def kill(self) -> None:
         """Every connection breaks and none can be made."""
@@ -200,14 +274,16 @@ class World:
 
     async def _open(self, node: Node, purpose: Purpose) -> Link:
         server = self.servers[node.uuid]
+        server.dialled += 1
         await asyncio.sleep(0)
-        if server.silent:
-            await asyncio.get_running_loop().create_future()
+        while server.silent:
+            await server.thawed.wait()
         if server.refuses is not None:
             raise server.refuses
         self.purposes.append((node.uuid, purpose))
         server.opened += 1
         link = Link(server)
+        link.probes = purpose is Purpose.PROBE
         server.links.add(link)
         return link
 
@@ -217,7 +293,7 @@ class World:
     async def warm(self) -> None:
         """Wait until every node that can be reached is connected."""
         reachable = [uuid for uuid, server in self.servers.items() if server.refuses is None]
-        while not all(self.servers[uuid].links for uuid in reachable):
+        while not all(self.servers[uuid].for_callers for uuid in reachable):
             await settle()
         await settle()
 
@@ -230,10 +306,21 @@ class World:
         idempotent: bool | None = None,
     ) -> asyncio.Task[Any]:
         """Start a call in a task of its own."""
-        now = self.cluster.runtime.now()
-        deadline = None if timeout is None else now + timeout
-        request = Request("fetch", query, args, role, timeout, deadline, idempotent)
+        request = self.request(query, *args, role=role, timeout=timeout, idempotent=idempotent)
         return asyncio.create_task(self.executor.run(request))
+
+    def request(
+        self,
+        query: str,
+        *args: Any,
+        role: Role = Role.LEADER,
+        timeout: float | None = None,
+        idempotent: bool | None = None,
+        method: str = "fetch",
+    ) -> Request:
+        """A call that is not started yet."""
+        deadline = None if timeout is None else self.cluster.runtime.now() + timeout
+        return Request(method, query, args, role, timeout, deadline, idempotent)
 
 
 async def settle(turns: int = 20) -> None:

@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 
 from picopyn.asynchronous import Pool, tls
+from picopyn.asynchronous.transport import Dialer
+from picopyn.dialects.postgres import PostgresDialect
 from picopyn.errors import ConfigError
 from picopyn.settings import PoolSettings
 from picopyn.testing import FaultProxy
@@ -18,7 +20,7 @@ from tests.tls.conftest import Dial
 
 def prepared(**settings: Any) -> ssl.SSLContext:
     """The context for some settings."""
-    context = tls.prepare(PoolSettings.from_dsn("postgresql://h", **settings))[1]
+    context = tls.prepare(PoolSettings.from_dsn("postgresql://h", **settings)).context
     assert context is not None
     return context
 
@@ -100,8 +102,8 @@ def test_files_at_home_are_found(home: Path, authority: Authority) -> None:
 
 def test_without_tls_no_file_is_read() -> None:
     """Also when the names are given."""
-    decided, context = tls.prepare(PoolSettings.from_dsn("postgresql://h?sslmode=disable&sslrootcert=/no"))
-    assert (decided.may_encrypt, context) == (False, None)
+    security = tls.prepare(PoolSettings.from_dsn("postgresql://h?sslmode=disable&sslrootcert=/no"))
+    assert (security.plan.may_encrypt, security.context) == (False, None)
 
 
 async def test_a_pool_has_one_context(
@@ -113,5 +115,7 @@ async def test_a_pool_has_one_context(
     made: list[object] = []
     monkeypatch.setattr(tls.ssl, "SSLContext", lambda *_: made.append(1))
     for _ in range(3):
-        assert pool._dialer._doorway(tls.Attempt.TLS)._context is pool._dialer._context  # type: ignore[union-attr]
+        doorway = Dialer(pool.settings, PostgresDialect(), security=pool._security)._doorway(tls.Attempt.TLS)
+        assert doorway is not None
+        assert doorway._context is pool._security.context
     assert made == []

@@ -28,6 +28,7 @@ _STARTUP: Mapping[Purpose, Mapping[str, str]] = {
     Purpose.TOPOLOGY: {},
     Purpose.METADATA: {"pico_query_metadata": "true", **_INVALIDATION},
     Purpose.LEADER_QUESTION: {"options": "sql_vdbe_opcode_max=1"},
+    Purpose.PROBE: {},
 }
 
 
@@ -63,6 +64,14 @@ class PicodataDialect:
         from picopyn.dialects.picodata.bucket_hash import PICODATA_KEY_HASH
 
         return PICODATA_KEY_HASH
+
+    @property
+    def probe_question(self) -> str:
+        """Planned but not executed, so it is answered although every place for running statements is taken.
+
+        *Source*: recorded with 26.1.6, `picodata-recorded.md` section 1.
+        """
+        return "EXPLAIN SELECT 1"
 
     def startup_options(self, purpose: Purpose) -> Mapping[str, str]:
         """Start-up keys of a connection for this purpose; read only."""

@@ -1,0 +1,93 @@
+"""What was aimed at, what was measured, and whether it is met: one line each, from results only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from benchmarks.estimates import CONFIDENCE, Interval
+from benchmarks.plans import ASYNCPG_POOL, BARE, OURS_ROUTED, PUBLISHED_ROUTED
+from benchmarks.results import Gate, Run, Table
+
+
+@dataclass(frozen=True)
+class Aim:
+    """One line.
+
+    Attributes:
+        what: What was aimed at.
+        where: In which situation.
+        measured: The number, for a person.
+        verdict: `met`, `missed` or `undecided`.
+    """
+
+    what: str
+    where: str
+    measured: str
+    verdict: str
+
+
+def aims(run: Run, gate: Gate | None) -> list[Aim]:
+    """All aims the results say something about."""
+    return [*_gate(gate), *_sequential(run), *_busy(run)]
+
+
+def at_least(value: Interval, limit: float) -> str:
+    """Whether a value is at least a limit, with its whole interval, as sure as asked for."""
+    if value.confidence < CONFIDENCE:
+        return "undecided"
+    if value.low >= limit:
+        return "met"
+    return "missed" if value.high < limit else "undecided"
+
+
+_WORDS = {"holds": "met", "fails": "missed", "undecided": "undecided"}
+
+
+def _gate(gate: Gate | None) -> Iterator[Aim]:
+    for line in gate.lines if gate is not None else ():
+        title, _, where = line.title.partition(": ")
+        value = line.interval
+        yield Aim(
+            f"client CPU added, {title}, ≤ {line.limit:g} µs a call",
+            where,
+            f"{value.middle:+.1f} µs ({value.low:+.1f} … {value.high:+.1f})",
+            _WORDS[line.verdict],
+        )
+
+
+def _sequential(run: Run) -> Iterator[Aim]:
+    for loop, malloc, limit in (("uvloop", "natural", 0.95), ("asyncio", "mapped", 1.4)):
+        for placement in ("own core", "same core", "free"):
+            table = run.table(loop=loop, operation="read", tasks=1, placement=placement, malloc=malloc)
+            if table is not None:
+                yield from _ratio(table, BARE, limit, "a bare asyncpg connection")
+
+
+def _busy(run: Run) -> Iterator[Aim]:
+    for loop in ("uvloop", "asyncio"):
+        read = run.table(loop=loop, operation="read", tasks=50)
+        insert = run.table(loop=loop, operation="insert", tasks=50)
+        if read is not None:
+            yield from _ratio(read, ASYNCPG_POOL, 2.5, "asyncpg.Pool")
+        if insert is not None:
+            yield from _ratio(insert, PUBLISHED_ROUTED, 2.0, "picopyn 3.2.0, routed")
+        if read is not None:
+            yield from _tail(read)
+
+
+def _ratio(table: Table, other: str, limit: float, name: str) -> Iterator[Aim]:
+    value = table.ratio(OURS_ROUTED, other)
+    if value is not None:
+        measured = f"{value.middle:.2f} ({value.low:.2f} … {value.high:.2f})"
+        quiet = not any(one is not None and one.disturbed for one in (table.of(OURS_ROUTED), table.of(other)))
+        verdict = at_least(value, limit) if quiet else "undecided"
+        yield Aim(f"throughput ≥ {limit:g} × {name}", table.situation.title, measured, verdict)
+
+
+def _tail(table: Table) -> Iterator[Aim]:
+    ours = table.of(OURS_ROUTED)
+    if ours is not None and ours.p50:
+        share = ours.p99 / ours.p50
+        verdict = "undecided" if ours.disturbed else "met" if share <= 3 else "missed"
+        yield Aim("p99 ≤ 3 × p50", table.situation.title, f"{share:.2f}", verdict)

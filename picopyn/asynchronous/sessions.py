@@ -1,0 +1,162 @@
+"""The sessions of a pool's connections for callers: set up when new, cleared between borrowers, cancelled when dropped.
+
+It decides what is said on a connection that no caller asked for: the hook of the user, the reset, the CancelRequest. It
+does not know when; the engine does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import asyncpg
+
+from picopyn.asynchronous.cancel_requests import CancelRequests
+from picopyn.asynchronous.connection import Connection
+from picopyn.asynchronous.reach import Reach
+from picopyn.asynchronous.service_connection import was_cancelled
+from picopyn.asynchronous.transport import Dialer
+from picopyn.dialects.base import Capability, Dialect, Purpose
+from picopyn.engine.node_pool import HookFailed
+from picopyn.errors import AcquireTimeout, ConfigError
+from picopyn.settings import PoolSettings
+from picopyn.topology import Node
+
+_LOG = logging.getLogger(__name__)
+
+#: What makes a session as good as new, one round trip together. Nothing in it ends prepared statements.
+#:
+#: *Source:* PostgreSQL documentation, DISCARD: what `DISCARD ALL` stands for, without `DEALLOCATE ALL` and
+#: `DISCARD PLANS`.
+RESET = (
+    "CLOSE ALL",
+    "SET SESSION AUTHORIZATION DEFAULT",
+    "RESET ALL",
+    "UNLISTEN *",
+    "SELECT pg_advisory_unlock_all()",
+    "DISCARD TEMP",
+    "DISCARD SEQUENCES",
+)
+
+#: Classes of SQLSTATE by which a server says that it does not have, or not allow, a statement.
+#:
+#: *Source:* PostgreSQL documentation, Appendix A: 0A feature not supported, 42 syntax error or access rule violation,
+#: 25006 read-only transaction. Servers that only resemble PostgreSQL say XX000.
+_UNSUPPORTED = ("0A", "42", "25006", "XX000")
+
+
+class Sessions:
+    """Opens connections for callers and looks after their sessions. Owned by a pool.
+
+    Args:
+        settings: The hooks.
+        dialer: Opens connections.
+        reach: May have one that exists already.
+    """
+
+    def __init__(self, settings: PoolSettings, dialer: Dialer, reach: Reach) -> None:
+        self.cancel_requests = CancelRequests()
+        self._dialer = dialer
+        self._reach = reach
+        self._hook: Callable[[Any], Awaitable[None]] | None = settings.after_connect
+        self._hook_timeout = settings.after_connect_timeout
+        self._reset = settings.reset
+        self._refused: set[str] = set()
+
+    async def open(self, node: Node, purpose: Purpose) -> Connection:
+        """Open a connection to a node and let the hook set it up.
+
+        Raises:
+            HookFailed: The hook failed; the connection is closed.
+        """
+        address = node.host, node.port
+        if purpose is Purpose.PROBE:
+            return await self._dialer.dial(address, purpose)
+        connection = self._reach.plain(address) or await self._dialer.dial(address, purpose)
+        connection.on_abandoned = self.cancel_requests.see_off
+        connection.on_aborted = self.cancel_requests.tell
+        if self._hook is not None:
+            try:
+                await self._set_up(connection, self._hook)
+            except BaseException:
+                connection.terminate()
+                raise
+        return connection
+
+    async def restore(self, connection: Connection) -> None:
+        """Bring a session back to the state in which callers find it first.
+
+        Raises:
+            Exception: It cannot be; the connection must not be used again.
+        """
+        connection.forget_callbacks()
+        if callable(self._reset):
+            await self._reset(connection)
+            return
+        await self._clear(connection)
+        if self._hook is not None:
+            await self._set_up(connection, self._hook)
+
+    def terminate(self) -> None:
+        """End what is under way at once."""
+        self.cancel_requests.terminate()
+
+    async def _set_up(self, connection: Connection, hook: Callable[[Any], Awaitable[None]]) -> None:
+        own = asyncio.timeout(self._hook_timeout)
+        try:
+            async with own:
+                await hook(connection)
+        except Exception as error:
+            raise HookFailed from (self._too_slow() if own.expired() else error)
+        except asyncio.CancelledError as error:
+            if was_cancelled():
+                raise
+            raise HookFailed from RuntimeError(f"after_connect was cancelled from inside: {error!r}")
+        if connection.is_closed():
+            raise HookFailed from ConnectionError("the connection was lost in after_connect")
+        if connection.is_in_transaction():
+            raise HookFailed from RuntimeError("after_connect left a transaction open")
+
+    def _too_slow(self) -> AcquireTimeout:
+        return AcquireTimeout(
+            f"after_connect did not finish within {self._hook_timeout:g} s; nothing was sent. "
+            "Make it faster, or raise after_connect_timeout"
+        )
+
+    async def _clear(self, connection: Connection) -> None:
+        wanted = [text for text in RESET if text not in self._refused]
+        if not wanted:
+            return
+        try:
+            await connection.execute("; ".join(wanted))
+        except asyncpg.PostgresError as error:
+            if connection.is_closed() or not _is_unsupported(error):
+                raise
+            await self._find_refused(connection, wanted)
+
+    async def _find_refused(self, connection: Connection, wanted: list[str]) -> None:
+        """The server does not know some of it: find out what, and never say that again."""
+        for text in wanted:
+            try:
+                await connection.execute(text)
+            except asyncpg.PostgresError as error:
+                if connection.is_closed() or not _is_unsupported(error):
+                    raise
+                self._refused.add(text)
+                _LOG.warning("the server refuses %r (%s); resets leave it out from now on", text, error.sqlstate)
+
+
+def refuse_unsupported(settings: PoolSettings, dialect: Dialect) -> None:
+    """Refuse settings that this kind of server does not have.
+
+    Raises:
+        ConfigError: It has no statement timeout.
+    """
+    if settings.statement_timeout is not None and Capability.STATEMENT_TIMEOUT not in dialect.capabilities:
+        raise ConfigError(f"statement_timeout: {dialect.name} has none; use command_timeout")
+
+
+def _is_unsupported(error: asyncpg.PostgresError) -> bool:
+    return str(getattr(error, "sqlstate", "")).startswith(_UNSUPPORTED)

@@ -1,0 +1,111 @@
+"""PostgreSQL as a value: what its errors mean, and that nothing about it is sharded.
+
+This room knows SQLSTATEs. Roles of servers (primary, standby) are not here yet: all hosts are equals.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Final
+
+from picopyn.dialects.base import BucketAnswer, Capability, Encoder, KeyHash, Purpose, StatementNotice
+from picopyn.dialects.postgres import faults
+from picopyn.errors import Fault, NotSupported
+
+__all__ = ["PostgresDialect"]
+
+_NO_OPTIONS: Final[Mapping[str, str]] = MappingProxyType({})
+_CAPABILITIES: Final = frozenset({Capability.TRANSACTIONS, Capability.STATEMENT_TIMEOUT, Capability.CATALOG})
+
+
+@dataclass(frozen=True, slots=True)
+class PostgresDialect:
+    """The dialect of PostgreSQL 9.5 and later, and of what behaves like one: poolers, forks, hosted services.
+
+    Nothing is inferred from the text of a statement: a SELECT may call a function that writes.
+    """
+
+    @property
+    def name(self) -> str:
+        """`"postgres"`."""
+        return "postgres"
+
+    @property
+    def default_port(self) -> int:
+        """PostgreSQL's default port."""
+        return 5432
+
+    @property
+    def capabilities(self) -> frozenset[Capability]:
+        """Transactions, and a catalogue that describes types; statements have no owners."""
+        return _CAPABILITIES
+
+    @property
+    def key_hash(self) -> KeyHash:
+        """A hash of nothing: no type may be part of a key."""
+        return _NO_KEYS
+
+    @property
+    def probe_question(self) -> str:
+        """The text that a living server answers at once, whatever the state of its databases."""
+        return "SELECT 1"
+
+    def startup_options(self, purpose: Purpose) -> Mapping[str, str]:
+        """None: every connection may serve every purpose."""
+        return _NO_OPTIONS
+
+    def fault(self, sqlstate: str | None, message: str) -> Fault:
+        """What a server's error means, by its SQLSTATE alone: texts are translated."""
+        return faults.fault(sqlstate)
+
+    def is_partial(self, sqlstate: str | None, message: str) -> bool:
+        """Never: a statement that fails is rolled back as a whole."""
+        return False
+
+    def parse_notice(self, text: str) -> StatementNotice | None:
+        """No notice says anything about a statement's key."""
+        return None
+
+    def is_read(self, sql: str) -> bool:
+        """Never known from the text."""
+        return False
+
+    def never_hangs(self, sql: str) -> bool:
+        """Always: the server that gets a text runs it alone."""
+        return True
+
+    def can_be_asked(self, sql: str) -> bool:
+        """Never: there are no buckets to ask for."""
+        return False
+
+    def bucket_question(self, sql: str) -> str:
+        """There is none."""
+        raise NotSupported("PostgreSQL has no buckets to ask for")
+
+    def read_bucket_answer(self, rows: Sequence[Sequence[Any]]) -> BucketAnswer | None:
+        """There is none."""
+        return None
+
+
+class _NoKeys:
+    """The hash of servers without keys."""
+
+    __slots__ = ()
+
+    def forms(self, oid: int) -> tuple[str, ...]:
+        return ()
+
+    def encoder(self, oid: int, form: str = "") -> Encoder:
+        return _cannot_be_encoded
+
+    def bucket(self, encoded: bytes, bucket_count: int) -> int:
+        return 1
+
+
+def _cannot_be_encoded(value: Any) -> bytes | None:
+    return None
+
+
+_NO_KEYS: Final = _NoKeys()

@@ -1,0 +1,210 @@
+"""A connection on loan: one borrower, one call at a time, and what becomes of it afterwards.
+
+It decides what an error on a held connection means, whether the connection may be used again, and whether it is brought
+back to the state of a new one first. What that takes is the transport's affair.
+
+Rules of this file:
+
+1. A call at a time. A second one is refused before anything is sent; the first is never damaged.
+2. A connection whose last call was cancelled, timed out or broke is dropped at the latest when it comes back.
+3. Given back in a transaction, it is dropped: the server rolls back, and no lock outlives the borrower.
+4. Given back during a call, it goes back when that call ends.
+5. Where sessions have a state (`Capability.TRANSACTIONS`), that of a used connection is cleared in the background
+   before somebody else gets it. Elsewhere nothing is sent; a borrower who left something behind costs the connection.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from picopyn.dialects.base import Capability, Dialect
+from picopyn.engine import failures
+from picopyn.engine.cluster import Cluster
+from picopyn.engine.node_pool import NodePool
+from picopyn.engine.runtime import Leftovers, Link
+from picopyn.errors import Fault, UsageError
+from picopyn.stats import Counters
+
+#: How long clearing a session may take (seconds).
+RESTORE_TIMEOUT = 5.0
+
+
+class Lender:
+    """What all loans of a pool share. Owned by the executor.
+
+    Args:
+        cluster: Where the connections come from.
+        dialect: The kind of server.
+        counters: Where outcomes are counted.
+        give: Takes a connection back.
+
+    Attributes:
+        restores: Whether sessions are cleared between borrowers.
+    """
+
+    __slots__ = ("_selects_repeatable", "cluster", "counters", "dialect", "give", "restores")
+
+    def __init__(
+        self, cluster: Cluster, dialect: Dialect, counters: Counters, give: Callable[[NodePool, Link], None]
+    ) -> None:
+        self.cluster = cluster
+        self.dialect = dialect
+        self.counters = counters
+        self.give = give
+        reset = cluster.settings.reset
+        self.restores = callable(reset) or (reset and Capability.TRANSACTIONS in dialect.capabilities)
+        self._selects_repeatable = Capability.SELECTS_HAVE_NO_EFFECT in dialect.capabilities
+
+    def may_change(self, query: str) -> bool:
+        """Whether a text may change something at the server."""
+        return not (self._selects_repeatable and self.dialect.is_read(query))
+
+
+class Loan:
+    """One connection in the hands of one borrower.
+
+    Args:
+        lender: What all loans share.
+        pool: Where it goes back to.
+        link: The connection.
+
+    Attributes:
+        link: The connection.
+        pool: Its node pool.
+        released: The borrower gave it back.
+        sound: No call on it ended in a way that leaves its state open.
+        erred: The server refused a statement inside a transaction that is still open.
+    """
+
+    __slots__ = ("_lender", "_running", "_uncertain", "_used", "erred", "link", "pool", "released", "sound")
+
+    def __init__(self, lender: Lender, pool: NodePool, link: Link) -> None:
+        self.link = link
+        self.pool = pool
+        self.released = False
+        self.sound = True
+        self.erred = False
+        self._lender = lender
+        self._running = ""
+        self._uncertain = False
+        self._used = False
+        link.lend()
+
+    def can(self, capability: Capability) -> bool:
+        """Whether the server behind it can do something."""
+        return capability in self._lender.dialect.capabilities
+
+    @property
+    def running(self) -> str:
+        """Name of the call that runs now, or nothing."""
+        return self._running
+
+    def begin(self, name: str, query: str | None = None, *, decides: bool = False) -> None:
+        """A call begins.
+
+        Args:
+            name: Name of the method.
+            query: The statement that it executes, where it executes one; `""`: not known.
+            decides: It ends a transaction, so what it says is the outcome of everything in it.
+
+        Raises:
+            UsageError: The connection was given back, or another call runs on it.
+        """
+        self.check()
+        if self._running:
+            raise UsageError(
+                f"{self._running}() runs on this connection; {name}() has to wait for it, or needs one of its own"
+            )
+        self._running = name
+        self._used = True
+        in_transaction = self.link.is_in_transaction()
+        self.erred = self.erred and in_transaction
+        changes = query is not None and not in_transaction and self._lender.may_change(query)
+        self._uncertain = decides or changes
+
+    def check(self) -> None:
+        """Refuse what comes after the release.
+
+        Raises:
+            UsageError: The connection was given back.
+        """
+        if self.released:
+            raise UsageError("this connection was given back to its pool; acquire another one")
+
+    def end(self, error: BaseException | None) -> Exception | None:
+        """The call ended.
+
+        Returns:
+            The error to raise instead of the one given, or None.
+        """
+        name, self._running = self._running, ""
+        told = None if error is None else self._judge(name, error)
+        if self.released:
+            self._go_back()
+        return told
+
+    def release(self) -> None:
+        """The borrower gives it back; a call that runs is not disturbed.
+
+        Raises:
+            UsageError: It was given back before.
+        """
+        self.check()
+        self.released = True
+        if not self._running:
+            self._go_back()
+
+    def leave(self) -> None:
+        """The borrower is about to close it: that says nothing about its node."""
+        self.sound = False
+        self.pool.expect_close(self.link, "terminated")
+
+    def _judge(self, name: str, error: BaseException) -> Exception | None:
+        cluster, node = self._lender.cluster, self.pool.node
+        if not isinstance(error, Exception):
+            self.sound = False
+            return None
+        if isinstance(error, TimeoutError) and error.errno is None:
+            self.sound = False
+            cluster.suspect(node, "a call timed out")
+            return self._count(failures.held_timed_out(name, node, uncertain=self._uncertain))
+        fault = cluster.runtime.fault(error)
+        if fault is not None and self.link.is_closed():
+            self.sound = False
+            uncertain = self._uncertain and fault is not Fault.NOT_SENT
+            return self._count(failures.held_lost(name, node, error, uncertain=uncertain))
+        self.sound = self.sound and self.link.is_settled()
+        if getattr(error, "sqlstate", None) is not None:
+            self.erred = self.link.is_in_transaction()
+            error.add_note(f"picopyn: {name}() on a connection to {node.name} ({node.address})")
+        return None
+
+    def _count(self, error: Exception) -> Exception:
+        self._lender.counters.outcome_unknown += self._uncertain
+        return error
+
+    def _go_back(self) -> None:
+        lender, link = self._lender, self.link
+        left = link.take_back()
+        if not self.sound or left is Leftovers.CODECS:
+            self.pool.drop(link, "state_unknown")
+        elif link.is_closed() or link.is_in_transaction() or self.pool.retired:
+            lender.give(self.pool, link)
+        elif self._used and lender.restores and not lender.cluster.jobs.closed:
+            lender.cluster.jobs.spawn(self._restore(), "picopyn reset")
+        elif left is Leftovers.SESSION:
+            self.pool.drop(link, "state_unknown")
+        else:
+            lender.give(self.pool, link)
+
+    async def _restore(self) -> None:
+        lender, runtime = self._lender, self._lender.cluster.runtime
+        try:
+            restored = await runtime.restore_link(self.link, runtime.now() + RESTORE_TIMEOUT)
+        except BaseException:
+            self.pool.drop(self.link, "state_unknown")
+            raise
+        if restored:
+            lender.give(self.pool, self.link)
+        else:
+            self.pool.drop(self.link, "state_unknown")

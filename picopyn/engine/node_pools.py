@@ -1,0 +1,116 @@
+"""Which node pools there are: one for each node and purpose, made at first use, retired when the node leaves.
+
+A retired pool stays here until its last connection has been given back, so that nothing is forgotten when the cluster
+closes. This file decides nothing about a single connection.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from picopyn.dialects.base import Purpose
+from picopyn.engine.node_pool import NodePool
+from picopyn.engine.runtime import Link
+from picopyn.engine.terms import Terms
+from picopyn.engine.upkeep import Upkeep
+from picopyn.observe import CloseReason
+from picopyn.routing.plan import PLAIN, REPLICA_READ, Candidate, Flavour
+
+_PURPOSES: dict[Flavour, Purpose] = {PLAIN: Purpose.PLAIN, REPLICA_READ: Purpose.REPLICA_READ}
+
+
+class NodePools:
+    """The node pools of a cluster. Owned by it.
+
+    Args:
+        terms: What they have in common.
+        least_size: Connections kept to every node.
+        is_up: Whether a node, by uuid, may be asked for more connections.
+
+    Attributes:
+        least_size: Connections kept to every node.
+    """
+
+    __slots__ = ("_is_up", "_live", "_retired", "_terms", "_upkeep", "least_size")
+
+    def __init__(self, terms: Terms, least_size: int, is_up: Callable[[str], bool]) -> None:
+        self.least_size = least_size
+        self._terms = terms
+        self._is_up = is_up
+        self._live: dict[tuple[str, Flavour], NodePool] = {}
+        self._retired: set[NodePool] = set()
+        self._upkeep = Upkeep(terms.runtime, terms.settings, self.all, self._lacking)
+
+    @property
+    def live(self) -> tuple[NodePool, ...]:
+        """The pools in use."""
+        return tuple(self._live.values())
+
+    def all(self) -> tuple[NodePool, ...]:
+        """The pools in use, and the retired ones that still have connections."""
+        self._retired = {pool for pool in self._retired if pool.slots.occupied}
+        return (*self._live.values(), *self._retired)
+
+    def find(self, uuid: str, flavour: Flavour = PLAIN) -> NodePool | None:
+        """The pool of a node, if there is one."""
+        return self._live.get((uuid, flavour))
+
+    def get(self, candidate: Candidate) -> NodePool:
+        """The pool of connections a candidate needs; made at first use."""
+        pool = self._live.get(candidate.key)
+        if pool is None:
+            if not self._live:
+                self._terms.jobs.spawn(self._upkeep.run(), "picopyn upkeep")
+            pool = self._live[candidate.key] = NodePool(self._terms, candidate.node, _PURPOSES[candidate.flavour])
+        return pool
+
+    def warm(self, pool: NodePool) -> None:
+        """Keep as many connections as every node gets."""
+        if pool.purpose is Purpose.PLAIN and not pool.retired:
+            pool.warm(self.least_size)
+
+    def try_again(self) -> None:
+        """A connection could not be opened: what is missing is tried again by itself, with growing pauses."""
+        self._upkeep.soon()
+
+    def expire(self) -> None:
+        """Replace every connection: idle ones now, those in use when they are given back, those coming on arrival."""
+        self._terms.generation += 1
+        for pool in self.all():
+            pool.expire_all()
+        for pool in self._live.values():
+            self.warm(pool)
+
+    def retire(self, uuid: str, reason: CloseReason) -> None:
+        """A node has left: its idle connections are dropped, those in use when they are given back."""
+        for flavour in _PURPOSES:
+            pool = self._live.pop((uuid, flavour), None)
+            if pool is not None:
+                self._retired.add(pool)
+                _drop(pool.retire(reason))
+
+    def retire_all(self, reason: CloseReason) -> list[Link]:
+        """Everything ends.
+
+        Returns:
+            The idle connections, for the caller to close.
+        """
+        return [link for pool in self.all() for link in pool.retire(reason)]
+
+    def terminate(self, reason: CloseReason) -> None:
+        """Drop every connection, in use or being closed."""
+        for pool in self.all():
+            pool.terminate_all(reason)
+
+    def _lacking(self) -> Iterable[tuple[NodePool, int]]:
+        size = self.least_size
+        return [
+            (pool, size)
+            for pool in self._live.values()
+            if pool.purpose is Purpose.PLAIN and self._is_up(pool.node.uuid) and pool.slots.missing(size)
+        ]
+
+
+def _drop(links: Iterable[Link]) -> None:
+    for link in links:
+        link.terminate()

@@ -1,0 +1,69 @@
+"""Where a connection that is held leads: anywhere, to a role, to one node, to the owner of a key.
+
+It only chooses; it waits for nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from picopyn.dialects.base import Dialect
+from picopyn.errors import NoNodeAvailable, UsageError
+from picopyn.routing.plan import Candidate, Plan, Planner, Role, Wait
+from picopyn.routing.sharding import ShardingKey
+from picopyn.topology import Node, TopologySnapshot
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """What a borrower asked for. A node and a key exclude each other; without both a node is chosen by load.
+
+    Attributes:
+        role: Which nodes will do; None: all.
+        node: Name, uuid or address of the one node.
+        key: The node that owns this key.
+    """
+
+    role: Role | None = None
+    node: str | None = None
+    key: ShardingKey | None = None
+
+    def __post_init__(self) -> None:
+        if self.node is not None and (self.key is not None or self.role is not None):
+            raise UsageError("node= already says where to; leave key= and role= out")
+
+    def plan(self, planner: Planner, dialect: Dialect) -> Plan:
+        """Where to take the connection from, as of now.
+
+        Raises:
+            NoNodeAvailable: The topology knows no such node.
+            UsageError: The key's bucket cannot be computed.
+        """
+        if self.node is not None:
+            return _at(self.node, planner.snapshot)
+        if self.key is not None:
+            return _owner(self.key, self.role or Role.LEADER, planner, dialect)
+        return planner.anywhere(self.role)
+
+
+def _at(wanted: str, snapshot: TopologySnapshot) -> Plan:
+    nodes = snapshot.all_nodes()
+    for node in nodes:
+        if wanted in (node.name, node.uuid, node.address):
+            return Plan((Candidate(node),), "any") if node.online and node.host else Plan((), "any", wait=Wait.NODES)
+    known = {node.address: _named(node) for node in nodes}
+    raise NoNodeAvailable(f"the topology knows no node {wanted!r}, by name, uuid or address", known)
+
+
+def _named(node: Node) -> str:
+    return f"is {node.name}, {node.uuid}"
+
+
+def _owner(key: ShardingKey, role: Role, planner: Planner, dialect: Dialect) -> Plan:
+    count = planner.snapshot.bucket_count(key.tier) or 0
+    bucket = key.locate(dialect.key_hash, count)
+    if bucket is None:
+        raise UsageError(
+            f"the key has no bucket in tier {key.tier!r}: an unknown tier, or a value that cannot be hashed"
+        )
+    return planner.for_bucket(key.tier, bucket, role, read=role is not Role.LEADER)

@@ -1,0 +1,91 @@
+"""Real PostgreSQL servers as fixtures, pools that are closed at the end, and a guard that nothing is left behind."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
+from typing import Any
+
+import asyncpg
+import pytest
+
+from picopyn.asynchronous import Pool
+from picopyn.testing import PostgresServer
+
+OpenPool = Callable[..., Coroutine[Any, Any, Pool]]
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[PostgresServer]:
+    """A server for all tests that leave it as they found it."""
+    with PostgresServer(port=0) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def postgres_too(postgres: PostgresServer) -> Iterator[PostgresServer]:
+    """Another one."""
+    with PostgresServer(port=0) as server:
+        yield server
+
+
+@pytest.fixture
+async def admin(postgres: PostgresServer) -> AsyncIterator[Any]:
+    """A session of its own, to look at the server from outside."""
+    connection = await asyncpg.connect(postgres.dsn)
+    yield connection
+    await connection.close()
+
+
+@pytest.fixture
+async def open_pool() -> AsyncIterator[OpenPool]:
+    """A function like `Pool(…)` whose pools are opened, and closed at the end of the test."""
+    pools: list[Pool] = []
+
+    async def open_it(dsn: str = "", **options: Any) -> Pool:
+        pool = Pool(dsn, **options)
+        pools.append(pool)
+        return await pool.open()
+
+    yield open_it
+    for pool in pools:
+        await pool.close(grace=1)
+
+
+async def until(met: Callable[[], bool]) -> None:
+    """Wait for something that the background brings about; the test's own time limit ends it."""
+    while not met():  # noqa: ASYNC110 - there is no event to wait for
+        await asyncio.sleep(0.005)
+
+
+@pytest.fixture
+def environment(monkeypatch: pytest.MonkeyPatch) -> Callable[[Mapping[str, str]], None]:
+    """A function that makes these the only variables that concern a connection; no home unless it is given."""
+    for name in [name for name in os.environ if name.startswith("PG") or name == "HOME"]:
+        monkeypatch.delenv(name)
+
+    def put(variables: Mapping[str, str]) -> None:
+        for name, value in variables.items():
+            monkeypatch.setenv(name, value)
+
+    return put
+
+
+@pytest.fixture(autouse=True)
+async def nothing_left_behind() -> AsyncIterator[None]:
+    """After every test: no task of ours, and nothing that asyncio complains about."""
+    loop = asyncio.get_running_loop()
+    complaints: list[str] = []
+    loop.set_exception_handler(lambda _, context: complaints.append(f"{context['message']} {context.get('exception')}"))
+    before = asyncio.all_tasks()
+    yield
+    left = asyncio.all_tasks() - before - {asyncio.current_task()}
+    if left:
+        await asyncio.wait(left, timeout=0.1)
+        left = {task for task in left if not task.done()}
+    gc.collect()
+    await asyncio.sleep(0)
+    assert not [task.get_name() for task in left], "tasks left behind"
+    assert not complaints

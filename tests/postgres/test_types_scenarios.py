@@ -1,0 +1,189 @@
+"""What went wrong in comparable drivers, class *types*: each scenario of public bug reports, on plain PostgreSQL."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import math
+import uuid
+from collections import Counter
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any
+
+import asyncpg
+import pytest
+
+from picopyn.testing import PostgresServer, ScriptedServer
+from picopyn.testing.picodata import wire
+from picopyn.testing.scripted_server import Talk
+from tests.postgres.conftest import OpenPool
+
+VALUES: list[tuple[str, Any]] = [
+    ("date", dt.date.max),
+    ("date", dt.date.min),
+    ("date", dt.date(1999, 12, 31)),
+    ("timestamp", dt.datetime.max),
+    ("timestamp", dt.datetime.min),
+    ("timestamp", dt.datetime(1999, 12, 31, 23, 59, 59, 1)),
+    ("timestamptz", dt.datetime(1999, 12, 31, 23, 59, 59, 1, tzinfo=dt.UTC)),
+    ("time", dt.time(23, 59, 59, 999999)),
+    ("timetz", dt.time(1, 2, tzinfo=dt.timezone(dt.timedelta(hours=-3)))),
+    ("interval", dt.timedelta(days=400, seconds=3, microseconds=5)),
+    ("numeric", Decimal("1e-1000")),
+    ("numeric", Decimal("9" * 1000)),
+    ("numeric", Decimal("Infinity")),
+    ("float8", -0.0),
+    ("float8", math.inf),
+    ("int8", 2**63 - 1),
+    ("int8", -(2**63)),
+    ("oid", 2**32 - 1),
+    ("bytea", b""),
+    ("bytea", bytes(range(256))),
+    ("text", "".join(map(chr, [*range(1, 0xD800), *range(0xE000, 0x11000)]))),
+    ("uuid", uuid.UUID(int=2**128 - 1)),
+    ("int4[]", []),
+    ("text[]", [None, "NULL", "", '"', "{}", "\\"]),
+    ("int4[]", [[1, None], [3, 4]]),
+    ("json", "null"),
+    ("json", None),
+    ("jsonb", '{"a": [1, null]}'),
+    ("jsonb[]", ["null", None]),
+    ("bool", None),
+]
+
+
+@pytest.mark.parametrize(("kind", "value"), VALUES, ids=[f"{n}-{kind}" for n, (kind, _) in enumerate(VALUES)])
+async def test_types_special_values(postgres: PostgresServer, open_pool: OpenPool, kind: str, value: Any) -> None:
+    """A round trip gives the value back, as a parameter and through a table filled by `executemany`."""
+    pool = await open_pool(postgres.dsn, max_size=1)
+    assert await pool.fetchval(f"SELECT $1::{kind}", value) == value
+    await pool.execute(f"CREATE TEMP TABLE special (v {kind})")
+    await pool.executemany("INSERT INTO special VALUES ($1)", [(value,), (value,)])
+    assert [row[0] for row in await pool.fetch("SELECT v FROM special")] == [value, value]
+
+
+@pytest.mark.parametrize(
+    ("literal", "value"),
+    [
+        ("'infinity'::date", dt.date.max),
+        ("'-infinity'::timestamp", dt.datetime.min),
+        ("'infinity'::timestamptz", dt.datetime.max),
+        ("'24:00'::time", dt.time.max),
+        ("'[0:1]={1,2}'::int[]", [1, 2]),
+        ("'1 mon'::interval", dt.timedelta(days=30)),
+        ("12345678901.1::money", "$12,345,678,901.10"),
+    ],
+)
+async def test_types_special_values_with_a_stand_in(
+    postgres: PostgresServer, open_pool: OpenPool, literal: str, value: Any
+) -> None:
+    """What Python cannot express arrives as the nearest thing, or fails for its statement alone."""
+    pool = await open_pool(postgres.dsn, max_size=1)
+    pid = await pool.fetchval("SELECT pg_backend_pid()")
+    if literal == "'24:00'::time":
+        with pytest.raises(ValueError, match="hour"):
+            await pool.fetchval(f"SELECT {literal}")
+    else:
+        assert await pool.fetchval(f"SELECT {literal}") == value
+    assert await pool.fetchval("SELECT pg_backend_pid()") == pid
+
+
+@pytest.mark.parametrize("literal", ["'10000-01-01'::date", "'0044-03-15 BC'::timestamp", "'294276-12-31'::timestamp"])
+async def test_types_special_values_out_of_range(postgres: PostgresServer, open_pool: OpenPool, literal: str) -> None:
+    """A date beyond Python's is an error of that statement; the next statement works."""
+    pool = await open_pool(postgres.dsn, max_size=1)
+    with pytest.raises((ValueError, OverflowError)):
+        await pool.fetchval(f"SELECT {literal}")
+    assert await pool.fetchval("SELECT 1") == 1
+    assert {node.state for node in pool.stats().nodes.values()} == {"up"}
+
+
+async def test_types_hook_on_every_node(
+    postgres: PostgresServer, postgres_too: PostgresServer, open_pool: OpenPool
+) -> None:
+    """The hook ran once per connection, at every host: 200 of 200 calls have its codec and its setting."""
+    ran: Counter[tuple[int, int]] = Counter()
+
+    async def hook(connection: Any) -> None:
+        await connection.set_type_codec("json", schema="pg_catalog", encoder=json.dumps, decoder=json.loads)
+        await connection.execute("SET search_path TO special")
+        pid = await connection.fetchval("SELECT pg_backend_pid()")
+        ran[await connection.fetchval("SELECT inet_server_port()"), pid] += 1
+
+    hosts = f"127.0.0.1:{postgres.port},127.0.0.1:{postgres_too.port}"
+    pool = await open_pool(f"postgresql://postgres@{hosts}/postgres", after_connect=hook, max_size=3)
+    text = (
+        "SELECT '[1]'::json, ARRAY['[2]'::json], current_setting('search_path'), inet_server_port(), pg_backend_pid()"
+    )
+    seen = set()
+    for _ in range(200):
+        value, values, path, port, pid = await pool.fetchrow(text)
+        assert (value, values, path) == ([1], [[2]], "special")
+        seen.add((port, pid))
+    assert {port for port, _ in seen} == {postgres.port, postgres_too.port}
+    assert seen <= set(ran)
+    assert set(ran.values()) == {1}
+
+
+@dataclass
+class Odd:
+    """A server that describes the one parameter and the one column of every statement by one odd OID, and echoes."""
+
+    oid: int
+
+    async def play(self, talk: Talk) -> None:
+        value: bytes | None = None
+        talk.send(wire.AUTHENTICATION_OK, wire.parameter_status("server_version", "15.0"), wire.READY)
+        while (message := await talk.receive()) != wire.TERMINATE:
+            match message:
+                case wire.Parse():
+                    talk.send(wire.PARSE_COMPLETE)
+                case wire.Describe():
+                    talk.send(wire.parameter_description((self.oid,)), wire.row_description([("v", self.oid)], [0]))
+                case wire.Bind(_, _, _, values):
+                    (value,) = values
+                    talk.send(wire.BIND_COMPLETE)
+                case wire.Execute():
+                    talk.send(wire.data_row([value]), wire.command_complete("SELECT 1"))
+                case wire.Close():
+                    talk.send(wire.CLOSE_COMPLETE)
+                case _ if message == wire.SYNC:
+                    talk.send(wire.READY)
+
+
+#: asyncpg takes whatever has `__int__` for an int8, a UUID too.
+INPUTS: list[Any] = [1, "a", Decimal(2), uuid.UUID(int=1), dt.datetime(2020, 1, 1), True]
+
+
+@pytest.mark.parametrize("oid", [0, 20, 25, 705, 1043, 1700])
+async def test_types_parameter_type_differs(open_pool: OpenPool, oid: int) -> None:
+    """A value arrives, or a data error names the parameter before anything is sent; None always works."""
+    with ScriptedServer(Odd(oid), greet=False) as server:
+        pool = await open_pool(server.dsn, dialect="postgres", max_size=1)
+        arrived, refused = 0, list[str]()
+        for value in INPUTS:
+            try:
+                assert await pool.fetchval("SELECT $1", value) in (value, getattr(value, "int", value))
+                arrived += 1
+            except asyncpg.DataError as error:
+                refused.append(str(error))
+            assert await pool.fetchval("SELECT $1", None) is None
+        assert arrived
+        assert all("$1" in told for told in refused)
+        assert {node.state for node in pool.stats().nodes.values()} == {"up"}
+        assert len(server.start_ups) == 1
+        await pool.close()
+
+
+async def test_types_parameter_type_differs_on_a_real_server(postgres: PostgresServer, open_pool: OpenPool) -> None:
+    """`SELECT $1` has a text parameter: a number is refused by name, and the connection goes on."""
+    pool = await open_pool(postgres.dsn, max_size=1)
+    for value in INPUTS:
+        if isinstance(value, str):
+            continue
+        with pytest.raises(asyncpg.DataError, match=r"\$1"):
+            await pool.fetchval("SELECT $1", value)
+    assert await pool.fetchval("SELECT $1", "a") == "a"
+    assert await pool.fetchval("SELECT $1 + 1", 1) == 2
+    assert await pool.fetchval("SELECT $1", None) is None

@@ -317,7 +317,7 @@ class Cluster:
     def _came_up(self, node: Node, before: NodeState, how: str) -> None:
         self._journal.node_changed(node, before.value, "up", how)
         pool = self.pool(Candidate(node))
-        pool.retry_at = 0.0  # what failed before means nothing now
+        pool.failure, pool.retry_at = None, 0.0  # what failed before means nothing now
         self._pools.warm(pool)
         self.changes.ring()
 

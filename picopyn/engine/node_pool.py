@@ -89,7 +89,8 @@ class NodePool:
         doing = f"{'all ' if full else ''}{slots.size} in use" if slots.size else "none is open"
         opening = f", {slots.opening} being opened" if slots.opening else ""
         limit = ", max_total is reached" if self._terms.budget.is_hungry(self) else ""
-        return f"{doing}{opening}, {len(slots.waiters)} calls wait{limit}"
+        waiting = f", {len(slots.waiters)} calls wait" if slots.waiters else ""
+        return f"{doing}{opening}{waiting}{limit}"
 
     def try_take(self) -> Link | None:
         """Take an idle connection if there is one; never waits."""
@@ -184,6 +185,7 @@ class NodePool:
 
         Connections being opened are given up: they might hang for long after the node is well again.
         """
+        self.failure = error
         with self._lock:
             waiters, idle = self.slots.drain_waiters(), self.slots.expire_all("terminated")
         for job in self._openings:

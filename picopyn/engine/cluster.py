@@ -273,9 +273,10 @@ class Cluster:
 
     def terminate(self) -> None:
         """Drop everything at once."""
-        for link in self._shut():
-            link.terminate()
+        links = self._shut()
         self._pools.terminate("shutdown")
+        for link in links:  # those of the probes belong to no pool
+            link.terminate()
 
     def _shut(self) -> list[Link]:
         self.jobs.cancel()

@@ -86,7 +86,6 @@ class Executor:
         self._journal = journal
         self._counters = journal.counters
         self._sharded = Capability.SHARDED in dialect.capabilities
-        self._selects_repeatable = Capability.SELECTS_HAVE_NO_EFFECT in dialect.capabilities
         self._losses = LossMemory()
         self._lender = Lender(cluster, dialect, journal.counters, self.give)
 
@@ -148,17 +147,21 @@ class Executor:
         while True:
             if self.closed:
                 raise PoolClosed("the pool is closed")
+            version = self._changes.version
             plan = place.plan(self._cluster.planner, self._dialect)
             if plan.wait in (Wait.LEADER, Wait.TIER):
                 await self._wait(request, plan)
                 continue
             for candidate in plan.candidates:
+                if version != self._changes.version:
+                    break
                 pool = self._cluster.pool(candidate)
                 link = pool.try_take() or await self._take(request, pool)
                 if link is not None:
                     return Loan(self._lender, pool, link)
-            rounds += 1
-            await self._pause(request, rounds)
+            else:
+                rounds += 1
+                await self._pause(request, rounds)
 
     def give(self, pool: NodePool, link: Link) -> None:
         """Give back a connection."""
@@ -239,7 +242,7 @@ class Executor:
             self._counters.too_many_waiting += 1
             raise failures.too_many_waiting(request, pool.node, pool.state) from None
         except TimeoutError as error:
-            what = f"a connection to {pool.node.name} ({pool.node.address}: {pool.state})"
+            what = f"a free connection to {pool.node.name} ({pool.node.address}: {pool.state})"
             raise self._not_acquired(request, what) from pool.failure or error
         raise own or PoolClosed("a connection was not set up")  # the hook's own error, as it raised it
 
@@ -348,6 +351,8 @@ class Executor:
             broke = self._cluster.runtime.fault(error)
             raise failures.outcome_unknown(request, node, error, broke, ended) from error
         self._journal.retried(node, fault, len(request.attempts))
+        if fault is Fault.LOST and request.patience != request.deadline:
+            request.patience = None  # waiting for a connection begins anew, whatever time the lost one has taken
         if action is Action.AWAIT_REFRESH:
             await self._await_refresh(request, node)
         elif action is Action.BACK_OFF:
@@ -377,7 +382,8 @@ class Executor:
     def _repeatable(self, request: Request) -> bool:
         if request.idempotent is not None:
             return request.idempotent
-        return self._selects_repeatable and self._dialect.is_read(request.query)
+        selects_repeatable = Capability.SELECTS_HAVE_NO_EFFECT in self._dialect.capabilities
+        return selects_repeatable and self._dialect.is_read(request.query)
 
     def _count_loss(self, request: Request, node: Node) -> int:
         if request.ended:  # by ourselves

@@ -159,6 +159,27 @@ def test_every_known_word_is_taken_or_refused_by_name() -> None:
     }
 
 
+def test_words_about_the_life_of_connections() -> None:
+    """As libpq writes them: `tcp_user_timeout` in milliseconds, and 0 for what the system does by itself."""
+    settings = PoolSettings.from_dsn(
+        "postgresql://h?max_total=9&max_lifetime=off&max_idle=30&max_waiting=7&keepalives=0&keepalives_idle=60"
+        "&keepalives_interval=5&keepalives_count=3&tcp_user_timeout=1500"
+    )
+    assert (settings.max_total, settings.max_lifetime, settings.max_idle, settings.max_waiting) == (9, None, 30.0, 7)
+    assert settings.keepalives is False
+    assert (settings.keepalives_idle, settings.keepalives_interval, settings.keepalives_count) == (60.0, 5.0, 3)
+    assert settings.tcp_user_timeout == 1.5
+    zeros = "keepalives=1&keepalives_idle=0&keepalives_interval=0&keepalives_count=0&tcp_user_timeout=0"
+    assert PoolSettings.from_dsn(f"postgresql://h?{zeros}") == PoolSettings.from_dsn("postgresql://h")
+
+
+def test_a_connection_lives_an_hour_and_is_idle_for_ten_minutes_by_default() -> None:
+    """Both can be switched off."""
+    settings = PoolSettings.from_dsn("postgresql://h")
+    assert (settings.max_lifetime, settings.max_idle) == (3600.0, 600.0)
+    assert PoolSettings(endpoints=HOSTS, max_lifetime=None, max_idle=None).max_idle is None
+
+
 @pytest.mark.parametrize("word", ["sslnegotiation=direct", "topology_keys=a.b.c", "hostaddr=1", "load_balance=only-rr"])
 def test_words_whose_time_has_not_come_are_refused(word: str) -> None:
     """They are known, and say so, instead of doing nothing."""
@@ -177,6 +198,13 @@ def test_roles_whose_time_has_not_come_are_refused(role: str) -> None:
         *(("min_size", value) for value in (-1, True, 1.0, "1", None)),
         *(("max_size", value) for value in (0, True, 2.5, math.nan)),
         *(("max_total", value) for value in (0, False, "all")),
+        *(("max_lifetime", value) for value in (0, -1, math.nan, math.inf, "1 h", True)),
+        *(("max_idle", value) for value in (0, -0.5, math.nan, False)),
+        *(("keepalives", value) for value in (1, "yes", None)),
+        *(("keepalives_idle", value) for value in (0, 0.5, -1, math.nan, True)),
+        *(("keepalives_interval", value) for value in (0, "5")),
+        *(("keepalives_count", value) for value in (0, 1.5, True)),
+        *(("tcp_user_timeout", value) for value in (0, -1, math.inf)),
         *(("topology_update_interval", value) for value in (0, 0.5, -1.0, math.nan, math.inf, True, "5")),
         *(("query_metadata_cache_size", value) for value in (0, None, True)),
         *(("connect_timeout", value) for value in (0, -1, math.nan, math.inf, None, "5", True)),
@@ -206,8 +234,9 @@ def test_a_wrong_value_is_one_problem_that_names_the_setting(name: str, value: A
 
 
 def test_sizes_must_agree() -> None:
-    """`min_size` may not exceed `max_size`."""
+    """`min_size` may exceed neither `max_size` nor `max_total`."""
     assert problems(min_size=5, max_size=4) == ("min_size (5) must not exceed max_size (4)",)
+    assert problems(min_size=5, max_total=4) == ("min_size (5) must not exceed max_total (4)",)
 
 
 def test_every_problem_of_string_words_and_keywords_is_in_one_error() -> None:

@@ -13,6 +13,7 @@ from typing import Any, NoReturn, Protocol
 from picopyn.dialects.base import Capability, Dialect
 from picopyn.engine import failures
 from picopyn.engine.cluster import Cluster
+from picopyn.engine.journal import Journal
 from picopyn.engine.loan import Lender, Loan
 from picopyn.engine.node_pool import HookFailed, NodePool, NodeUnreachable, QueueFull
 from picopyn.engine.place import Place
@@ -24,7 +25,6 @@ from picopyn.query_metadata import PreparedStatementMetadata
 from picopyn.routing.plan import Plan, Role, Wait
 from picopyn.routing.retry import Action, Call, LossMemory, decide
 from picopyn.routing.route import RouteKind
-from picopyn.stats import Counters
 from picopyn.topology import Node
 
 #: First pause after a whole round of candidates failed without the cluster having changed (seconds); it doubles.
@@ -70,11 +70,11 @@ class Executor:
         routes: Compiled routes by text.
         learner: Learns about texts.
         dialect: The kind of server.
-        counters: Where calls are counted.
+        journal: Where calls are counted and told.
     """
 
     def __init__(
-        self, cluster: Cluster, routes: RouteTable, learner: Learner, dialect: Dialect, counters: Counters
+        self, cluster: Cluster, routes: RouteTable, learner: Learner, dialect: Dialect, journal: Journal
     ) -> None:
         self.closed = False
         self.flights = cluster.flights
@@ -83,11 +83,11 @@ class Executor:
         self._routes = routes
         self._learner = learner
         self._dialect = dialect
-        self._counters = counters
+        self._journal = journal
+        self._counters = journal.counters
         self._sharded = Capability.SHARDED in dialect.capabilities
-        self._selects_repeatable = Capability.SELECTS_HAVE_NO_EFFECT in dialect.capabilities
         self._losses = LossMemory()
-        self._lender = Lender(cluster, dialect, counters, self.give)
+        self._lender = Lender(cluster, dialect, journal.counters, self.give)
 
     async def run(self, request: Request) -> Any:
         """Run one call.
@@ -147,17 +147,21 @@ class Executor:
         while True:
             if self.closed:
                 raise PoolClosed("the pool is closed")
+            version = self._changes.version
             plan = place.plan(self._cluster.planner, self._dialect)
             if plan.wait in (Wait.LEADER, Wait.TIER):
                 await self._wait(request, plan)
                 continue
             for candidate in plan.candidates:
+                if version != self._changes.version:
+                    break
                 pool = self._cluster.pool(candidate)
                 link = pool.try_take() or await self._take(request, pool)
                 if link is not None:
                     return Loan(self._lender, pool, link)
-            rounds += 1
-            await self._pause(request, rounds)
+            else:
+                rounds += 1
+                await self._pause(request, rounds)
 
     def give(self, pool: NodePool, link: Link) -> None:
         """Give back a connection."""
@@ -238,7 +242,7 @@ class Executor:
             self._counters.too_many_waiting += 1
             raise failures.too_many_waiting(request, pool.node, pool.state) from None
         except TimeoutError as error:
-            what = f"a connection to {pool.node.name} ({pool.node.address}: {pool.state})"
+            what = f"a free connection to {pool.node.name} ({pool.node.address}: {pool.state})"
             raise self._not_acquired(request, what) from pool.failure or error
         raise own or PoolClosed("a connection was not set up")  # the hook's own error, as it raised it
 
@@ -312,7 +316,8 @@ class Executor:
             pool.drop(link, "timeout")
             self._cluster.suspect(pool.node, "a call timed out")
             repeatable = self._repeatable(request)
-            self._counters.outcome_unknown += not repeatable
+            if not repeatable:
+                self._journal.outcome_lost(pool.node, "timeout")
             raise failures.timed_out(request, pool.node, repeatable=repeatable) from error
         fault = self._cluster.fault(error)
         if self._cluster.runtime.fault(error) is None:
@@ -326,7 +331,7 @@ class Executor:
         request.prepared_again = True
         link.forget_statements()
         self._learner.evict(request.query)
-        self._counters.retried(Fault.STALE_PLAN)
+        self._journal.retried(pool.node, Fault.STALE_PLAN, request.sent + 1)
         try:
             return _Verdict.ANSWERED, await self._send(request, link)
         except BaseException as error:
@@ -342,10 +347,12 @@ class Executor:
             self._raise(request, node, error, fault, ended)
         request.tried(node, f"{fault.value}: {ended or failures.first_line(error)}")
         if action is Action.OUTCOME_UNKNOWN or self._is_half_done(request, error, fault):
-            self._counters.outcome_unknown += 1
+            self._journal.outcome_lost(node, "connection lost" if fault is Fault.LOST else "refused in part")
             broke = self._cluster.runtime.fault(error)
             raise failures.outcome_unknown(request, node, error, broke, ended) from error
-        self._counters.retried(fault)
+        self._journal.retried(node, fault, len(request.attempts))
+        if fault is Fault.LOST and request.patience != request.deadline:
+            request.patience = None  # waiting for a connection begins anew, whatever time the lost one has taken
         if action is Action.AWAIT_REFRESH:
             await self._await_refresh(request, node)
         elif action is Action.BACK_OFF:
@@ -375,7 +382,8 @@ class Executor:
     def _repeatable(self, request: Request) -> bool:
         if request.idempotent is not None:
             return request.idempotent
-        return self._selects_repeatable and self._dialect.is_read(request.query)
+        selects_repeatable = Capability.SELECTS_HAVE_NO_EFFECT in self._dialect.capabilities
+        return selects_repeatable and self._dialect.is_read(request.query)
 
     def _count_loss(self, request: Request, node: Node) -> int:
         if request.ended:  # by ourselves

@@ -139,19 +139,8 @@ class TopologyChanged(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TopologyRefreshFailed(Event):
-    """A refresh brought nothing; the last snapshot stays.
-
-    Attributes:
-        error: Class and text of the error.
-    """
-
-    error: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class RouteLearned(Event):
-    """It is known where a statement text runs.
+    """It is known where a statement text runs; told again when that has changed.
 
     Attributes:
         query: The text, without values.
@@ -163,19 +152,6 @@ class RouteLearned(Event):
     query: str
     kind: str
     tier: str | None
-    reason: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RouteDropped(Event):
-    """What was known about a statement text is no longer believed.
-
-    Attributes:
-        query: The text, without values.
-        reason: What spoke against it: an outdated plan, or an answer of the server that differs.
-    """
-
-    query: str
     reason: str
 
 
@@ -203,7 +179,7 @@ class OutcomeLost(Event):
     Attributes:
         node: Uuid of the node that had the statement.
         address: Its `host:port`.
-        reason: `"timeout"` or `"connection lost"`.
+        reason: `"timeout"`, `"connection lost"`, or `"refused in part"` by one of several replicasets.
     """
 
     node: str

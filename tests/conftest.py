@@ -5,6 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+# Time is never what a property is about, and a busy machine must not make one fail.
+settings.register_profile("picopyn", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("picopyn")
 
 _MEASURED = "measured: "
 

@@ -488,7 +488,7 @@ class Pool:
         )
         household.control, household.cluster = control, cluster
         routes = RouteTable(control.metadata, dialect.key_hash, lambda: cluster.snapshot.bucket_counts)
-        self._executor = household.executor = Executor(cluster, routes, control.metadata, dialect, journal.counters)
+        self._executor = household.executor = Executor(cluster, routes, control.metadata, dialect, journal)
         await control.start(cluster, self._executor)
         await self._first_connection(cluster, first.connection)
 

@@ -13,6 +13,7 @@ from typing import Any, NoReturn, Protocol
 from picopyn.dialects.base import Capability, Dialect
 from picopyn.engine import failures
 from picopyn.engine.cluster import Cluster
+from picopyn.engine.journal import Journal
 from picopyn.engine.loan import Lender, Loan
 from picopyn.engine.node_pool import HookFailed, NodePool, NodeUnreachable, QueueFull
 from picopyn.engine.place import Place
@@ -24,7 +25,6 @@ from picopyn.query_metadata import PreparedStatementMetadata
 from picopyn.routing.plan import Plan, Role, Wait
 from picopyn.routing.retry import Action, Call, LossMemory, decide
 from picopyn.routing.route import RouteKind
-from picopyn.stats import Counters
 from picopyn.topology import Node
 
 #: First pause after a whole round of candidates failed without the cluster having changed (seconds); it doubles.
@@ -70,11 +70,11 @@ class Executor:
         routes: Compiled routes by text.
         learner: Learns about texts.
         dialect: The kind of server.
-        counters: Where calls are counted.
+        journal: Where calls are counted and told.
     """
 
     def __init__(
-        self, cluster: Cluster, routes: RouteTable, learner: Learner, dialect: Dialect, counters: Counters
+        self, cluster: Cluster, routes: RouteTable, learner: Learner, dialect: Dialect, journal: Journal
     ) -> None:
         self.closed = False
         self.flights = cluster.flights
@@ -83,11 +83,12 @@ class Executor:
         self._routes = routes
         self._learner = learner
         self._dialect = dialect
-        self._counters = counters
+        self._journal = journal
+        self._counters = journal.counters
         self._sharded = Capability.SHARDED in dialect.capabilities
         self._selects_repeatable = Capability.SELECTS_HAVE_NO_EFFECT in dialect.capabilities
         self._losses = LossMemory()
-        self._lender = Lender(cluster, dialect, counters, self.give)
+        self._lender = Lender(cluster, dialect, journal.counters, self.give)
 
     async def run(self, request: Request) -> Any:
         """Run one call.
@@ -312,7 +313,8 @@ class Executor:
             pool.drop(link, "timeout")
             self._cluster.suspect(pool.node, "a call timed out")
             repeatable = self._repeatable(request)
-            self._counters.outcome_unknown += not repeatable
+            if not repeatable:
+                self._journal.outcome_lost(pool.node, "timeout")
             raise failures.timed_out(request, pool.node, repeatable=repeatable) from error
         fault = self._cluster.fault(error)
         if self._cluster.runtime.fault(error) is None:
@@ -326,7 +328,7 @@ class Executor:
         request.prepared_again = True
         link.forget_statements()
         self._learner.evict(request.query)
-        self._counters.retried(Fault.STALE_PLAN)
+        self._journal.retried(pool.node, Fault.STALE_PLAN, request.sent + 1)
         try:
             return _Verdict.ANSWERED, await self._send(request, link)
         except BaseException as error:
@@ -342,10 +344,10 @@ class Executor:
             self._raise(request, node, error, fault, ended)
         request.tried(node, f"{fault.value}: {ended or failures.first_line(error)}")
         if action is Action.OUTCOME_UNKNOWN or self._is_half_done(request, error, fault):
-            self._counters.outcome_unknown += 1
+            self._journal.outcome_lost(node, "connection lost" if fault is Fault.LOST else "refused in part")
             broke = self._cluster.runtime.fault(error)
             raise failures.outcome_unknown(request, node, error, broke, ended) from error
-        self._counters.retried(fault)
+        self._journal.retried(node, fault, len(request.attempts))
         if fault is Fault.LOST and request.patience != request.deadline:
             request.patience = None  # waiting for a connection begins anew, whatever time the lost one has taken
         if action is Action.AWAIT_REFRESH:

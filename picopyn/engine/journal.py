@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from picopyn.engine.runtime import Link
+from picopyn.errors import Fault
 from picopyn.observe import (
     CloseReason,
     ConnectFailed,
@@ -15,7 +16,9 @@ from picopyn.observe import (
     ConnectionOpened,
     NodeState,
     NodeStateChanged,
+    OutcomeLost,
     Publisher,
+    StatementRetried,
 )
 from picopyn.stats import Counters
 from picopyn.topology import Node
@@ -89,3 +92,15 @@ class Journal:
             self.publisher.notify(
                 NodeStateChanged(node=node.uuid, address=node.address, old=old, new=new, reason=reason)
             )
+
+    def retried(self, node: Node, fault: Fault, attempt: int) -> None:
+        """A call is sent again after an attempt at a node."""
+        self.counters.retried(fault)
+        if self.publisher.active:
+            self.publisher.notify(StatementRetried(node=node.uuid, address=node.address, fault=fault, attempt=attempt))
+
+    def outcome_lost(self, node: Node, reason: str) -> None:
+        """Nobody can tell whether a statement that a node had took effect."""
+        self.counters.outcome_unknown += 1
+        if self.publisher.active:
+            self.publisher.notify(OutcomeLost(node=node.uuid, address=node.address, reason=reason))

@@ -240,7 +240,7 @@ class Target(ABC):
         """Wait for a condition of the outside world, asking again every 20 ms."""
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout):
-                while not await condition():  # noqa: ASYNC110 - the outside world has no event to wait for
+                while not await condition():
                     await asyncio.sleep(0.02)
                 return
         raise AssertionError(f"not in {timeout:g} s: {what}")

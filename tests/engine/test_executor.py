@@ -15,12 +15,14 @@ from picopyn.errors import (
     AuthenticationFailed,
     CallTimeout,
     ConnectionLost,
+    Fault,
     NoNodeAvailable,
     OutcomeUnknown,
     PoolClosed,
     WriteLost,
     WriteTimeout,
 )
+from picopyn.observe import OutcomeLost, StatementRetried
 from picopyn.query_metadata import PreparedStatementMetadata
 from picopyn.routing.plan import Role
 from picopyn.routing.route import RouteKind, StatementRoute
@@ -124,6 +126,19 @@ async def test_a_lost_write_is_reported_as_unknown_and_sent_once(world: World) -
     assert isinstance(caught.value, OutcomeUnknown)
     assert len(world.servers["i11"].calls) == 1
     assert world.counters.outcome_unknown == 1
+
+
+async def test_the_observer_hears_of_retries_and_lost_outcomes(world: World) -> None:
+    """With the node, what the failure meant, and which attempt it was."""
+    world.servers["i11"].answers = [broken(), broken()]
+    await world.call(READ, AT_R1)
+    with pytest.raises(WriteLost):
+        await world.call(WRITE, AT_R1)
+    told = [event for event in world.events if isinstance(event, StatementRetried | OutcomeLost)]
+    assert told == [
+        StatementRetried(node="i11", address="127.0.0.1:4311", fault=Fault.LOST, attempt=1),
+        OutcomeLost(node="i11", address="127.0.0.1:4311", reason="connection lost"),
+    ]
 
 
 async def test_a_lost_select_is_sent_once_more(world: World) -> None:

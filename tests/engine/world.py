@@ -259,17 +259,18 @@ class World:
         runtime = AsyncioRuntime(self._open)
         self.counters = Counters()
         dialect = PicodataDialect()
+        journal = Journal(self.counters, Publisher(self.events.append), runtime.now)
         self.cluster = Cluster(
             runtime,
             dialect,
             self.settings,
             TopologySnapshot(),
-            Journal(self.counters, Publisher(self.events.append), runtime.now),
+            journal,
             self._refresh,
             Random(1),
         )
         routes = RouteTable(self.knowledge, dialect.key_hash, lambda: self.cluster.snapshot.bucket_counts)
-        self.executor = Executor(self.cluster, routes, self.knowledge, dialect, self.counters)
+        self.executor = Executor(self.cluster, routes, self.knowledge, dialect, journal)
         self.cluster.adopt(snapshot)
 
     async def _open(self, node: Node, purpose: Purpose) -> Link:

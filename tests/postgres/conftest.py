@@ -56,7 +56,7 @@ async def open_pool() -> AsyncIterator[OpenPool]:
 
 async def until(met: Callable[[], bool]) -> None:
     """Wait for something that the background brings about; the test's own time limit ends it."""
-    while not met():  # noqa: ASYNC110 - there is no event to wait for
+    while not met():
         await asyncio.sleep(0.005)
 
 

@@ -264,7 +264,7 @@ async def test_a_postgres_server_leaves_nothing_behind() -> None:
         second = await asyncpg.connect(server.dsn, ssl=False)
         second.terminate()
         connection.terminate()
-    assert not os.path.exists(directory)  # noqa: ASYNC240 - nothing else runs
+    assert not os.path.exists(directory)
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.1", server.port), timeout=1)
 

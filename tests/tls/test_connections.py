@@ -361,5 +361,5 @@ def test_all_of_it_on_uvloop(proxy: Proxy, authority: Authority, server: Postgre
 async def _until(condition: Callable[[], bool]) -> None:
     """Wait for something that happens in the thread of a proxy or in the kernel."""
     async with asyncio.timeout(5):
-        while not condition():  # noqa: ASYNC110 - it has no event
+        while not condition():
             await asyncio.sleep(0.005)

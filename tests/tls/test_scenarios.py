@@ -189,7 +189,7 @@ class TestTlsVerifyFullDiscoveredIp:
             async with fronted.pool(sslmode="verify-full", **words) as pool:
                 await pool.wait_ready(leaders=2)
                 async with asyncio.timeout(10):
-                    while not fronted.front(min(followers)).server_names:  # noqa: ASYNC110 - a proxy's thread
+                    while not fronted.front(min(followers)).server_names:
                         await asyncio.sleep(0.01)
                 assert await pool.fetchval("SELECT 1") == 1
             assert fronted.openings[min(followers)] == set()
@@ -246,7 +246,7 @@ async def test_timeout_accept_never_answer(stall: Any, proxy: Proxy, dial: Dial,
     assert all(isinstance(result, TimeoutError) for result in results)
     assert time.monotonic() - began < 10
     async with asyncio.timeout(5):
-        while target.open:  # noqa: ASYNC110 - the proxy lives in a thread
+        while target.open:
             await asyncio.sleep(0.01)
     assert len(asyncio.all_tasks()) == tasks
 

@@ -64,13 +64,14 @@ class AcquiredConnection:
         loan: Loan | None = getattr(self, "_loan", None)
         if loan is None or loan.released or self._connection.inherited or self._connection.is_closed():
             return
+        if not self._loop.is_closed():  # this may be any thread
+            self._loop.call_soon_threadsafe(_give_back_leaked, loan)
         if self._origin is None:
             where = "; with debug=True, or in asyncio's debug mode, this tells where it was acquired"
         else:
             where = "; it was acquired here:\n" + "".join(self._origin.format()).rstrip()
-        warnings.warn(f"{self!r} was never given back to its pool{where}", ResourceWarning, source=self, stacklevel=2)
-        if not self._loop.is_closed():  # this may be any thread
-            self._loop.call_soon_threadsafe(_give_back_leaked, loan)
+        text = f"{self!r} was never given back to its pool{where}"
+        warnings.warn(text, ResourceWarning, source=self, stacklevel=2)  # last: it may be made an error
 
     # the loan
 

@@ -13,7 +13,7 @@ import contextvars
 import logging
 from typing import Final
 
-import asyncpg
+from asyncpg import connect_utils
 
 from picopyn.asynchronous.lendable import LendableConnection
 
@@ -118,7 +118,7 @@ async def _tell(connection: LendableConnection, key: tuple[int, int]) -> None:
 
 async def _send(connection: LendableConnection, key: tuple[int, int]) -> None:
     # asyncpg's own, with the same TLS as the connection; `tests/asynchronous/test_sessions.py` guards it.
-    await asyncpg.connect_utils._cancel(
+    await connect_utils._cancel(
         loop=connection._loop,
         addr=connection._addr,
         params=connection._params,

@@ -128,16 +128,17 @@ class Lifecycle:
 
     async def _open(self, connect: Callable[[], Coroutine[Any, Any, None]]) -> None:
         self._opening = opening = asyncio.create_task(connect(), name="picopyn open pool")
-        whole = False
+        opened = False
         try:
             await asyncio.wait({opening})
-            whole = self.state is State.OPENING and not opening.cancelled() and opening.exception() is None
+            opened = _succeeded(opening) and self.state is State.OPENING
         except asyncio.CancelledError:
             await self._give_up(opening)
             raise
         finally:
             self._opening = None
-            if not whole:
+            if not opened:  # a caller who is cancelled as the last step succeeds has nobody to give the pool to
+                _succeeded(opening)
                 self._drop()
                 self.state = State.NEW if self.state is State.OPENING else self.state
         if self.state is State.CLOSED:
@@ -273,3 +274,8 @@ class Lifecycle:
         else:
             with suppress(RuntimeError):  # it was closed meanwhile
                 loop.call_soon_threadsafe(step)
+
+
+def _succeeded(task: asyncio.Task[None]) -> bool:
+    """Whether it did what it should; its error, if it has one, counts as seen."""
+    return task.done() and not task.cancelled() and task.exception() is None

@@ -145,7 +145,8 @@ class Sessions:
                 if connection.is_closed() or not _is_unsupported(error):
                     raise
                 self._refused.add(text)
-                _LOG.warning("the server refuses %r (%s); resets leave it out from now on", text, error.sqlstate)
+                sqlstate = getattr(error, "sqlstate", None)
+                _LOG.warning("the server refuses %r (%s); resets leave it out from now on", text, sqlstate)
 
 
 def refuse_unsupported(settings: PoolSettings, dialect: Dialect) -> None:

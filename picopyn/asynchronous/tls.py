@@ -221,6 +221,7 @@ class Doorway:
         self._context = context
         self._limit = limit
         self._address: Address = ("", 0)
+        self._transport: Any = None
         self.stage = Stage.ASKED
         # What every call on a connection needs is at hand.
         self.create_future = loop.create_future
@@ -261,14 +262,19 @@ class Doorway:
         self.stage = Stage.SHAKING_HANDS
         more["server_hostname"] = self._decided.name_of(*self._address)
         try:
-            encrypted = await self._loop.start_tls(
+            self._transport = await self._loop.start_tls(
                 transport, protocol, context, ssl_handshake_timeout=self._limit, ssl_shutdown_timeout=GOODBYE, **more
             )
         except BaseException:
             transport.abort()
             raise
         self.stage = Stage.AGREED
-        return encrypted
+        return self._transport
+
+    def drop(self) -> None:
+        """Give up what was being set up. Merely closing it, as asyncpg does, would wait for a goodbye."""
+        if self._transport is not None:
+            self._transport.abort()
 
 
 class _Answer(asyncio.Protocol):

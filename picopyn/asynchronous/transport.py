@@ -138,7 +138,11 @@ class Dialer:
         doorway = self._doorway(attempt)
         try:
             connection = await self._open(address, purpose, doorway, encrypted=attempt is Attempt.TLS)
-        except Exception as error:
+        except BaseException as error:
+            if doorway is not None:
+                doorway.drop()
+            if not isinstance(error, Exception):
+                raise
             told = tls.explained(error, self._security.plan, doorway, address)
             self._warn_once(told, address)
             if told is error:

@@ -18,15 +18,13 @@ class Changes:
     Attributes:
         looks: How many times the cluster was looked at, with or without news.
         version: Rises with whatever may make a plan outdated.
-        eager: Pauses of probes that end as soon as a call begins to wait.
     """
 
-    __slots__ = ("_runtime", "_waiting", "eager", "looks", "version")
+    __slots__ = ("_runtime", "_waiting", "looks", "version")
 
     def __init__(self, runtime: Runtime) -> None:
         self.looks = 0
         self.version = 0
-        self.eager: set[Waiter[None]] = set()
         self._runtime = runtime
         self._waiting: dict[Waiter[None], None] = {}
 
@@ -55,9 +53,6 @@ class Changes:
         """
         waiter = self._runtime.waiter()
         self._waiting[waiter] = None
-        pauses, self.eager = self.eager, set()
-        for pause in pauses:
-            pause.wake(None)
         try:
             await waiter.wait(deadline)
         finally:

@@ -156,6 +156,10 @@ class Cluster:
             self._probes.doubt(node)
         self._refresh(node)
 
+    def why_down(self, node: Node) -> str | None:
+        """Why a node is down, in words; None when it is not."""
+        return f"the node is down ({self.health.of(node.uuid).reason})" if self.health.is_down(node.uuid) else None
+
     def ask_refresh(self, doubtful: Node | None = None) -> None:
         """Ask for a new look at the cluster, without waiting; its leader is in doubt where a node is named."""
         self._refresh(doubtful)
@@ -228,10 +232,10 @@ class Cluster:
 
     def node_hangs(self, uuid: str) -> None:
         """The calls in flight at a node will not be answered: end them."""
-        reason = f"the node is down ({self.health.of(uuid).reason})"
         for pool in self.pools_of(uuid):
+            reason = self.why_down(pool.node)
             for link in list(pool.slots.held):
-                self.flights.end(link, reason)
+                self.flights.end(link, reason or "")
 
     def search_leaders(self) -> None:
         """Calls in flight may wait, at a server, for a leader that is away: look whether there is another one."""

@@ -86,7 +86,6 @@ class Executor:
         self._journal = journal
         self._counters = journal.counters
         self._sharded = Capability.SHARDED in dialect.capabilities
-        self._selects_repeatable = Capability.SELECTS_HAVE_NO_EFFECT in dialect.capabilities
         self._losses = LossMemory()
         self._lender = Lender(cluster, dialect, journal.counters, self.give)
 
@@ -148,17 +147,21 @@ class Executor:
         while True:
             if self.closed:
                 raise PoolClosed("the pool is closed")
+            version = self._changes.version
             plan = place.plan(self._cluster.planner, self._dialect)
             if plan.wait in (Wait.LEADER, Wait.TIER):
                 await self._wait(request, plan)
                 continue
             for candidate in plan.candidates:
+                if version != self._changes.version:
+                    break
                 pool = self._cluster.pool(candidate)
                 link = pool.try_take() or await self._take(request, pool)
                 if link is not None:
                     return Loan(self._lender, pool, link)
-            rounds += 1
-            await self._pause(request, rounds)
+            else:
+                rounds += 1
+                await self._pause(request, rounds)
 
     def give(self, pool: NodePool, link: Link) -> None:
         """Give back a connection."""
@@ -379,7 +382,8 @@ class Executor:
     def _repeatable(self, request: Request) -> bool:
         if request.idempotent is not None:
             return request.idempotent
-        return self._selects_repeatable and self._dialect.is_read(request.query)
+        selects_repeatable = Capability.SELECTS_HAVE_NO_EFFECT in self._dialect.capabilities
+        return selects_repeatable and self._dialect.is_read(request.query)
 
     def _count_loss(self, request: Request, node: Node) -> int:
         if request.ended:  # by ourselves

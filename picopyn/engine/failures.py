@@ -44,9 +44,10 @@ def held_timed_out(name: str, node: Node, *, uncertain: bool) -> CallTimeout:
     return WriteTimeout(f"{text}. It may still take effect") if uncertain else CallTimeout(text)
 
 
-def held_lost(name: str, node: Node, error: Exception, *, uncertain: bool) -> ConnectionLost:
-    """A held connection broke under a call, or was closed before it."""
-    text = f"the connection to {node.name} ({node.address}) is lost, {name}() failed: {first_line(error)}"
+def held_lost(name: str, node: Node, error: Exception, *, uncertain: bool, why: str | None = None) -> ConnectionLost:
+    """A held connection broke under a call, or was closed before it; perhaps we know why."""
+    cause = first_line(error) if why is None else why
+    text = f"the connection to {node.name} ({node.address}) is lost, {name}() failed: {cause}"
     if uncertain:
         return WriteLost(f"{text}; it may have taken effect. Look before you repeat it")
     return ConnectionLost(text)

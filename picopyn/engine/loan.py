@@ -172,7 +172,7 @@ class Loan:
         if fault is not None and self.link.is_closed():
             self.sound = False
             uncertain = self._uncertain and fault is not Fault.NOT_SENT
-            return self._count(failures.held_lost(name, node, error, uncertain=uncertain))
+            return self._count(failures.held_lost(name, node, error, uncertain=uncertain, why=cluster.why_down(node)))
         self.sound = self.sound and self.link.is_settled()
         if getattr(error, "sqlstate", None) is not None:
             self.erred = self.link.is_in_transaction()

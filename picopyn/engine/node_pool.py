@@ -157,16 +157,6 @@ class NodePool:
             if not link.is_closed():
                 self.slots.part(link, reason)
 
-    async def open_one(self) -> bool:
-        """Open one connection if there is room for one.
-
-        Returns:
-            True when one was opened or none was needed.
-        """
-        if not self._terms.reserve(self, self.slots.size + self.slots.opening + 1):
-            return self.slots.size > 0
-        return await self._open()
-
     def warm(self, size: int) -> None:
         """Start opening connections in the background until `size` are alive, unless that failed just now."""
         if not self.retired and self._terms.runtime.now() >= self.retry_at:
@@ -307,26 +297,22 @@ class NodePool:
 
     def _start_opening(self, count: int) -> None:
         for _ in range(count):
-            job = self._terms.jobs.spawn(self._open_quietly(), f"picopyn open {self._name}")
+            job = self._terms.jobs.spawn(self._open(), f"picopyn open {self._name}")
             self._openings = [known for known in (*self._openings, job) if known is not None and not known.done()]
 
-    async def _open_quietly(self) -> None:
-        await self._open()
-
-    async def _open(self) -> bool:
+    async def _open(self) -> None:
         runtime, generation = self._terms.runtime, self._terms.generation
         began = runtime.now()
         try:
             link = await runtime.open_link(self.node, self.purpose, self._link_closed)
         except Exception as error:
             self._not_opened(error, runtime.now() - began)
-            return False
+            return
         except BaseException:
             with self._lock:
                 self.slots.open_failed()
             raise
         self._opened(link, runtime.now() - began, generation)
-        return True
 
     def _not_opened(self, error: Exception, seconds: float) -> None:
         with self._lock:

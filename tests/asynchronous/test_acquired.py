@@ -552,6 +552,17 @@ async def test_a_forgotten_connection_is_told_and_goes_back(pool: Pool) -> None:
     assert await pool.fetchval("SELECT 2", timeout=1) == 2
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+async def test_a_forgotten_connection_goes_back_even_where_warnings_are_errors(pool: Pool) -> None:
+    """The warning is the last thing that happens."""
+
+    async def forget() -> None:
+        await pool.acquire()
+
+    await collected(forget())
+    assert await pool.fetchval("SELECT 2", timeout=1) == 2
+
+
 async def test_in_debug_mode_the_warning_tells_where_it_was_acquired(watch: Watch) -> None:
     """The stack of the `acquire` call."""
     async with watch.pool(max_size=1, debug=True) as pool:

@@ -14,7 +14,8 @@ DIALECT: Dialect = PostgresDialect()
 
 def test_it_has_transactions_and_a_catalogue_and_no_owners() -> None:
     """So the engine keeps no connection for statements or topology."""
-    assert {Capability.TRANSACTIONS, Capability.CATALOG} == DIALECT.capabilities
+    assert {Capability.TRANSACTIONS, Capability.CATALOG} <= DIALECT.capabilities
+    assert Capability.SHARDED not in DIALECT.capabilities
     assert (DIALECT.name, DIALECT.default_port) == ("postgres", 5432)
 
 

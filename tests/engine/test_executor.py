@@ -130,8 +130,9 @@ async def test_a_lost_write_is_reported_as_unknown_and_sent_once(world: World) -
 
 async def test_the_observer_hears_of_retries_and_lost_outcomes(world: World) -> None:
     """With the node, what the failure meant, and which attempt it was."""
-    world.servers["i11"].answers = [broken(), broken()]
+    world.servers["i11"].answers = [broken()]
     await world.call(READ, AT_R1)
+    world.servers["i11"].answers = [broken()]
     with pytest.raises(WriteLost):
         await world.call(WRITE, AT_R1)
     told = [event for event in world.events if isinstance(event, StatementRetried | OutcomeLost)]

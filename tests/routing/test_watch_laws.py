@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from picopyn.routing.health import NodeState
@@ -26,6 +26,7 @@ weathers = st.builds(
 phases = st.lists(st.tuples(weathers, st.integers(1, 40), some_nodes), max_size=8)
 
 
+@settings(max_examples=100, deadline=None)
 @given(st.integers(1, 5), phases)
 def test_silence_ejects_a_minority_at_most(count: int, phases: list[tuple[Weather, int, list[str]]]) -> None:
     """One of two at most, none of one; whatever refuses does not count."""
@@ -40,6 +41,7 @@ def test_silence_ejects_a_minority_at_most(count: int, phases: list[tuple[Weathe
             assert 2 * ejected < count or (count == 2 and ejected == 1)
 
 
+@settings(max_examples=100, deadline=None)
 @given(st.lists(st.tuples(st.floats(0.01, 3.0), st.booleans()), max_size=200), st.booleans())
 def test_a_node_that_answers_in_time_is_never_in_doubt(looks: list[tuple[float, bool]], busy: bool) -> None:
     """However late this client looks, as long as an answer needs one turn of it."""
@@ -57,6 +59,7 @@ def test_a_node_that_answers_in_time_is_never_in_doubt(looks: list[tuple[float, 
     assert not watching.hung
 
 
+@settings(max_examples=100, deadline=None)
 @given(phases)
 def test_a_quiet_node_nobody_complains_about_is_never_asked(phases: list[tuple[Weather, int, list[str]]]) -> None:
     """Probes are for nodes with silent calls, and for nodes in doubt."""
@@ -70,6 +73,7 @@ def test_a_quiet_node_nobody_complains_about_is_never_asked(phases: list[tuple[W
     assert watching.health.is_up("quiet")
 
 
+@settings(max_examples=100, deadline=None)
 @given(phases)
 def test_an_answer_clears_every_doubt(phases: list[tuple[Weather, int, list[str]]]) -> None:
     """Whatever was thought before; every change is told, and once."""
@@ -87,6 +91,7 @@ def test_an_answer_clears_every_doubt(phases: list[tuple[Weather, int, list[str]
         assert told[-1] == "up"
 
 
+@settings(max_examples=100, deadline=None)
 @given(st.floats(0.0, 0.2), st.integers(60, 600))
 def test_a_node_that_hangs_is_found_within_a_second(opening: float, looks: int) -> None:
     """Its silence, two questions, and a few looks in between; a node that was found busy before, a rest later."""

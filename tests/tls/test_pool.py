@@ -10,11 +10,9 @@ import pytest
 
 from picopyn.asynchronous import Pool
 from picopyn.errors import AuthenticationFailed, NoNodeAvailable
-from picopyn.testing import TlsFront, tls_only
+from picopyn.testing import FaultProxy, PostgresServer, TlsFront, tls_only
 from tests.tls.certificates import Authority
 from tests.tls.fronted import Fronted
-
-pytestmark = pytest.mark.cluster
 
 TLS = "encrypted StartupMessage"
 
@@ -120,3 +118,22 @@ async def test_a_node_whose_hand_shake_hangs_delays_nobody(picopyn_cluster: Any,
         async with asyncio.timeout(20):
             async with fronted.pool(seeds=seeds, sslmode="require", connect_timeout=0.5) as pool:
                 assert await pool.fetchval("SELECT 1") == 1
+
+
+@pytest.mark.parametrize("dialect", ["auto", "postgres"])
+@pytest.mark.parametrize("mode", ["allow", "prefer", "verify-full"])
+async def test_a_plain_postgresql_with_tls_only(
+    mode: str, dialect: str, server: PostgresServer, authority: Authority
+) -> None:
+    """It is told apart, used and closed over TLS; under `allow` each connection is refused once before."""
+    front = TlsFront(authority.issue(addresses=["127.0.0.1"]).server_side(), refuse=tls_only)
+    with FaultProxy("127.0.0.1", server.port or 0, tls=front) as proxy:
+        dsn = f"postgresql://postgres@{proxy.host}:{proxy.port}/postgres"
+        async with Pool(dsn, dialect=dialect, sslmode=mode, sslrootcert=authority.root) as pool:
+            texts = await asyncio.gather(*(pool.fetchval("SELECT repeat('x', $1)", n * 1000) for n in range(200)))
+            assert [len(text) for text in texts] == [n * 1000 for n in range(200)]
+            with pytest.raises(TimeoutError):
+                await pool.execute("SELECT pg_sleep(60)", timeout=0.1)
+    assert TLS in front.openings
+    assert "encrypted CancelRequest" in front.openings
+    assert ("StartupMessage" in front.openings) is (mode == "allow")

@@ -273,7 +273,8 @@ class Cluster:
 
     def terminate(self) -> None:
         """Drop everything at once."""
-        self._shut()
+        for link in self._shut():
+            link.terminate()
         self._pools.terminate("shutdown")
 
     def _shut(self) -> list[Link]:

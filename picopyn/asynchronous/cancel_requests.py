@@ -35,6 +35,7 @@ class CancelRequests:
 
     def __init__(self) -> None:
         self._leaving: dict[LendableConnection, asyncio.Task[None]] = {}
+        self._telling: set[asyncio.Task[None]] = set()
 
     def see_off(self, connection: LendableConnection) -> bool:
         """Take care of a connection whose request is being cancelled.
@@ -50,15 +51,30 @@ class CancelRequests:
         self._leaving[connection] = loop.create_task(step, name="picopyn cancel request", context=contextvars.Context())
         return True
 
+    def tell(self, connection: LendableConnection) -> None:
+        """A connection is being dropped on which a statement may be running: ask the server once to end that.
+
+        The statement was sent long ago, so the request cannot overtake it, and the connection need not be kept.
+        """
+        loop, key = connection._loop, connection.cancel_key
+        if key is not None and len(self._telling) < MOST and not loop.is_closed():
+            step = _tell(connection, key)
+            telling = loop.create_task(step, name="picopyn cancel request", context=contextvars.Context())
+            self._telling.add(telling)
+            telling.add_done_callback(self._telling.discard)
+
     async def settle(self, deadline: float) -> None:
         """Wait until all have gone, at most until the deadline (on the loop's clock); then drop the rest."""
-        if self._leaving:
+        under_way = {*self._leaving.values(), *self._telling}
+        if under_way:
             left = deadline - asyncio.get_running_loop().time()
-            await asyncio.wait(set(self._leaving.values()), timeout=max(0.0, left))
+            await asyncio.wait(under_way, timeout=max(0.0, left))
+        for telling in self._telling:
+            telling.cancel()
         self.terminate()
 
     def terminate(self) -> None:
-        """Drop all at once."""
+        """Drop all connections at once; what servers are being told takes its moment."""
         for connection, task in list(self._leaving.items()):
             task.cancel()
             connection.end()
@@ -68,10 +84,15 @@ class CancelRequests:
             async with asyncio.timeout(LIMIT):
                 pause = FIRST_PAUSE
                 while not await _answered(connection, pause):
-                    await _send(connection)
+                    key = connection.cancel_key
+                    if key is not None:
+                        await _send(connection, key)
                     pause *= 2
         except (TimeoutError, OSError) as error:
             _LOG.debug("a request could not be cancelled: %s", type(error).__name__)
+        except asyncio.CancelledError:
+            self.tell(connection)  # the event loop may be about to end; a connection that was ended has no key
+            raise
         finally:
             del self._leaving[connection]
             connection.end()
@@ -87,14 +108,20 @@ async def _answered(connection: LendableConnection, limit: float) -> bool:
     return True
 
 
-async def _send(connection: LendableConnection) -> None:
-    key = connection.cancel_key
-    if key is not None:
-        # asyncpg's own, with the same TLS as the connection; `tests/asynchronous/test_sessions.py` guards it.
-        await asyncpg.connect_utils._cancel(
-            loop=connection._loop,
-            addr=connection._addr,
-            params=connection._params,
-            backend_pid=key[0],
-            backend_secret=key[1],
-        )
+async def _tell(connection: LendableConnection, key: tuple[int, int]) -> None:
+    try:
+        async with asyncio.timeout(LIMIT):
+            await _send(connection, key)
+    except (TimeoutError, OSError) as error:
+        _LOG.debug("a server could not be told: %s", type(error).__name__)
+
+
+async def _send(connection: LendableConnection, key: tuple[int, int]) -> None:
+    # asyncpg's own, with the same TLS as the connection; `tests/asynchronous/test_sessions.py` guards it.
+    await asyncpg.connect_utils._cancel(
+        loop=connection._loop,
+        addr=connection._addr,
+        params=connection._params,
+        backend_pid=key[0],
+        backend_secret=key[1],
+    )

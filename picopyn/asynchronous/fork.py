@@ -28,11 +28,6 @@ def watch(owner: Inherited) -> None:
     _watched.add(owner)
 
 
-def watched() -> list[Inherited]:
-    """Everything that is watched now."""
-    return list(_watched)
-
-
 def _in_child() -> None:
     for owner in list(_watched):
         owner.disown()

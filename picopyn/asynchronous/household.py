@@ -11,8 +11,12 @@ from dataclasses import dataclass
 from picopyn.asynchronous.control_plane import ControlPlane
 from picopyn.asynchronous.reach import Reach
 from picopyn.asynchronous.sessions import Sessions
+from picopyn.asynchronous.transport import Dialer
 from picopyn.engine.cluster import Cluster
 from picopyn.engine.executor import Executor
+
+#: How long after the deadline servers may take to hear that nobody waits for their answers any more (seconds).
+_LAST_WORDS = 0.09
 
 
 @dataclass(slots=True, kw_only=True)
@@ -20,6 +24,7 @@ class Household:
     """The parts of an open pool; those that do not exist yet are None.
 
     Attributes:
+        dialer: Opens every connection.
         reach: Service connections.
         sessions: Connections for callers.
         control: What is known of the cluster.
@@ -27,6 +32,7 @@ class Household:
         executor: Running calls.
     """
 
+    dialer: Dialer
     reach: Reach | None = None
     sessions: Sessions | None = None
     control: ControlPlane | None = None
@@ -39,7 +45,7 @@ class Household:
             self.executor.closed = True
         await asyncio.gather(self._close_cluster(deadline), self._close_control(deadline))
         if self.sessions is not None:
-            await self.sessions.cancel_requests.settle(deadline)
+            await self.sessions.cancel_requests.settle(deadline + _LAST_WORDS)
 
     def terminate(self) -> None:
         """Drop everything at once."""
@@ -48,6 +54,10 @@ class Household:
         for part in (self.control, self.cluster, self.reach, self.sessions):
             if part is not None:
                 part.terminate()
+
+    def abandon(self) -> None:
+        """The event loop is closed: close the sockets without it."""
+        self.dialer.abandon()
 
     async def _close_cluster(self, deadline: float) -> None:
         if self.cluster is not None:

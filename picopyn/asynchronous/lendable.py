@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
+from typing import Any, cast
 from weakref import ReferenceType, ref
 
 import asyncpg
@@ -25,6 +25,7 @@ class LendableConnection(asyncpg.Connection):
     Attributes:
         on_abandoned: Asked, when it is dropped while a request on it is being cancelled, whether to keep it until then;
             who says yes has to call `end`.
+        on_aborted: Told when it is dropped although a statement may be running.
         inherited: It belongs to the parent of this process.
     """
 
@@ -37,11 +38,13 @@ class LendableConnection(asyncpg.Connection):
         "_on_lost",
         "inherited",
         "on_abandoned",
+        "on_aborted",
     )
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.on_abandoned: Callable[[LendableConnection], bool] | None = None
+        self.on_aborted: Callable[[LendableConnection], None] | None = None
         self._leaving = False
         self.inherited = False
         self._borrower: ReferenceType[Any] | None = None
@@ -66,6 +69,12 @@ class LendableConnection(asyncpg.Connection):
             mine._aborted = self._leaving = self.on_abandoned(self)
         if not self._leaving:
             super().terminate()
+
+    def abort(self) -> None:
+        """Drop it although a statement may be running: the server is told that nobody waits for that any more."""
+        if self.on_aborted is not None and not self.is_closed() and not self._cancellations:
+            self.on_aborted(self)
+        self.terminate()
 
     def end(self) -> None:
         """Drop it for good, whatever is being cancelled on it."""
@@ -157,12 +166,10 @@ class LendableConnection(asyncpg.Connection):
 
     # an event loop that is closed
 
-    def lives_on(self, loop: Any) -> bool:
-        """Whether this event loop carries it."""
-        return self._loop is loop and not self.is_closed()
-
     def abandon(self) -> None:
         """Its event loop is closed: close the socket without it. Calls in flight never end; nobody is there to care."""
+        if self.is_closed():
+            return
         mine: Any = self
         mine._aborted = True
         transport: Any = self._transport
@@ -171,6 +178,16 @@ class LendableConnection(asyncpg.Connection):
         carrier = getattr(getattr(transport, "_ssl_protocol", None), "_transport", transport)
         with suppress(Exception):
             carrier._call_connection_lost(None)  # what it left to the loop
+
+    def settle_in(self, set_options: Callable[[Any], None]) -> None:
+        """The hand-shake is done: have the socket's options set; without TLS here, none for cancel requests either."""
+        transport, mine = self._transport, cast(Any, self)
+        if transport is None:
+            return
+        set_options(transport.get_extra_info("socket"))
+        if transport.get_extra_info("ssl_object") is None:
+            # asyncpg would ask the server for TLS again, and complains when that is interrupted.
+            mine._params = self._params._replace(ssl=None)
 
     # another process
 

@@ -24,9 +24,11 @@ from enum import Enum
 from typing import Any, Protocol
 
 from picopyn.asynchronous import fork
-from picopyn.asynchronous.lendable import LendableConnection
+from picopyn.asynchronous.background import unlamented
 from picopyn.errors import PoolClosed, UsageError
 
+#: How long calls in flight and goodbyes may take when a pool ends with its event loop (seconds).
+LAST_GRACE = 0.25
 #: How long an opening that was given up may take to end (seconds).
 _LAST_MOMENT = 1.0
 
@@ -50,6 +52,10 @@ class Belongings(Protocol):
 
     def terminate(self) -> None:
         """Drop it at once."""
+        ...
+
+    def abandon(self) -> None:
+        """Its event loop is closed: let go of what can still be let go of."""
         ...
 
 
@@ -214,23 +220,30 @@ class Lifecycle:
     # being forgotten
 
     def forgotten(self) -> None:
-        """Nobody has the pool any more, or its event loop ends, and it was never closed: say so, and drop everything.
+        """Nobody has the pool any more, and it was never closed: say so, and drop everything.
 
         May be called from any thread, like a finaliser.
         """
-        if self.state not in (State.OPENING, State.OPEN):
-            return
-        self.state = State.CLOSED
-        self._in_its_loop(self._terminate)
-        text = f"{self._name} was never closed: use `async with`, or `await pool.close()`"
-        warnings.warn(text, ResourceWarning, source=self, stacklevel=3)
+        if self.state in (State.OPENING, State.OPEN):
+            self.state = State.CLOSED
+            self._in_its_loop(self._terminate)
+            self._complain()
 
     async def _stand_guard(self) -> None:
+        """Wait for the end of the event loop, which lasts until this has ended too."""
+        loop = asyncio.get_running_loop()
         try:
-            await asyncio.get_running_loop().create_future()
+            await loop.create_future()
         except asyncio.CancelledError:
-            self.forgotten()  # does nothing when the pool is closed, as it is when we dismiss the guard ourselves
+            if self.state is State.OPEN and self.belongings is not None:  # it is not we who dismiss it
+                self.state = State.CLOSED
+                await self.belongings.close(loop.time() + LAST_GRACE)
+                self._complain()
             raise
+
+    def _complain(self) -> None:
+        text = f"{self._name} was never closed: use `async with`, or `await pool.close()`"
+        warnings.warn(text, ResourceWarning, stacklevel=3)
 
     def _dismiss_guard(self) -> None:
         if self._guard is not None:
@@ -245,7 +258,7 @@ class Lifecycle:
 
     def _spawn(self, job: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
         assert self.loop is not None
-        return self.loop.create_task(job, name=name, context=contextvars.Context())
+        return unlamented(self.loop.create_task(job, name=name, context=contextvars.Context()))
 
     def _in_its_loop(self, step: Callable[[], None]) -> None:
         """Do something where the pool lives, whether its loop runs here, elsewhere, not now, or never again."""
@@ -253,19 +266,10 @@ class Lifecycle:
         if loop is None:
             return
         if loop.is_closed():
-            _abandon(loop)
+            if self.belongings is not None:
+                self.belongings.abandon()
         elif asyncio._get_running_loop() is loop or not loop.is_running():
             step()
         else:
             with suppress(RuntimeError):  # it was closed meanwhile
                 loop.call_soon_threadsafe(step)
-
-
-def _abandon(loop: asyncio.AbstractEventLoop) -> None:
-    """The event loop is closed: what it carried can only be let go of, without a word in the log."""
-    for owner in fork.watched():
-        if isinstance(owner, LendableConnection) and owner.lives_on(loop):
-            owner.abandon()
-    for task in asyncio.all_tasks(loop):
-        if task.get_name().startswith("picopyn"):
-            task._log_destroy_pending = False  # type: ignore[attr-defined]

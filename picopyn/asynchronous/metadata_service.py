@@ -28,6 +28,7 @@ from picopyn.asynchronous.asking_rules import (
     CheckSchedule,
     may_have_parameters,
 )
+from picopyn.asynchronous.background import unlamented
 from picopyn.asynchronous.bucket_dialogue import BucketDialogue, Finding, Outcome
 from picopyn.asynchronous.metadata_desk import Check, Desk, Job
 from picopyn.asynchronous.metadata_link import MetadataConnect, MetadataLink
@@ -268,7 +269,8 @@ class QueryMetadataService:
 
     def _ensure_worker(self) -> None:
         if self._phase is _Phase.OPEN and (self._worker is None or self._worker.done()):
-            self._worker = asyncio.create_task(self._work(), name="picopyn.metadata", context=contextvars.Context())
+            worker = asyncio.create_task(self._work(), name="picopyn.metadata", context=contextvars.Context())
+            self._worker = unlamented(worker)
             self._worker.add_done_callback(self._worker_ended)
 
     def _worker_ended(self, worker: asyncio.Task[None]) -> None:

@@ -23,7 +23,7 @@ from picopyn.asynchronous.connection import Connection
 from picopyn.asynchronous.control_plane import ControlPlane
 from picopyn.asynchronous.dialect_detection import introduce, named_dialect
 from picopyn.asynchronous.household import Household
-from picopyn.asynchronous.lifecycle import Lifecycle, State
+from picopyn.asynchronous.lifecycle import LAST_GRACE, Lifecycle, State
 from picopyn.asynchronous.reach import Reach
 from picopyn.asynchronous.runtime import AsyncioRuntime
 from picopyn.asynchronous.sessions import Sessions, refuse_unsupported
@@ -51,8 +51,6 @@ _LOG = logging.getLogger("picopyn.asynchronous.pool")
 
 #: How long `close` lets running calls finish when the caller does not say (seconds).
 CLOSE_GRACE = 10.0
-#: The same at the end of an `async with` block that was cancelled or interrupted (seconds).
-CANCEL_GRACE = 0.25
 
 
 class Pool:
@@ -144,7 +142,7 @@ class Pool:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self.close(CLOSE_GRACE if kind is None or issubclass(kind, Exception) else CANCEL_GRACE)
+        await self.close(CLOSE_GRACE if kind is None or issubclass(kind, Exception) else LAST_GRACE)
 
     async def wait_ready(
         self, *, leaders: int | None = None, replicas: int | None = None, timeout: float | None = 10.0
@@ -481,7 +479,9 @@ class Pool:
         self._is_atomic = Capability.TRANSACTIONS in dialect.capabilities
         seeds, timeout = [(endpoint.host, endpoint.port or 0) for endpoint in first.endpoints], settings.connect_timeout
         reach = Reach(dialer, dialect, seeds, timeout, lambda: control.snapshot, rng, first.connection)
-        self._life.belongings = household = Household(reach=reach)
+        self._life.belongings = household = Household(dialer=dialer, reach=reach)
+        if first.connection is not None:
+            dialer.adopt(first.connection)
         refuse_unsupported(settings, dialect)
         household.sessions = sessions = Sessions(settings, dialer, reach)
         runtime = AsyncioRuntime(sessions.open, sessions.restore)

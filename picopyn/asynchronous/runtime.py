@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from typing import Any, Generic, TypeVar
 
 from picopyn.asynchronous import transport
+from picopyn.asynchronous.background import unlamented
 from picopyn.dialects.base import Purpose
 from picopyn.engine.runtime import Job, Link
 from picopyn.errors import Fault
@@ -79,7 +80,7 @@ class AsyncioJob:
     def __init__(self, loop: asyncio.AbstractEventLoop, job: Coroutine[Any, Any, None], name: str) -> None:
         self._begun = False
         self._unwanted = False
-        self.task = loop.create_task(self._run(job), name=name, context=contextvars.Context())
+        self.task = unlamented(loop.create_task(self._run(job), name=name, context=contextvars.Context()))
 
     def cancel(self) -> None:
         """Ask it to end at its next wait."""

@@ -76,6 +76,7 @@ class Sessions:
             return await self._dialer.dial(address, purpose)
         connection = self._reach.plain(address) or await self._dialer.dial(address, purpose)
         connection.on_abandoned = self.cancel_requests.see_off
+        connection.on_aborted = self.cancel_requests.tell
         if self._hook is not None:
             try:
                 await self._set_up(connection, self._hook)

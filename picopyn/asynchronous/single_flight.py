@@ -9,6 +9,8 @@ import asyncio
 import contextvars
 from collections.abc import Awaitable, Callable
 
+from picopyn.asynchronous.background import unlamented
+
 #: Seconds a cancelled caller waits for the run it cancelled; a job that ignores its cancellation costs no
 #: more.
 _CANCEL_GRACE = 1.0
@@ -60,7 +62,7 @@ class SingleFlight:
     def _begin(self) -> asyncio.Task[None]:
         self._begun += 1
         number = self._begun
-        task = asyncio.create_task(self._run_job(), name=self._name, context=contextvars.Context())
+        task = unlamented(asyncio.create_task(self._run_job(), name=self._name, context=contextvars.Context()))
         task.add_done_callback(lambda done: self._finished(done, number))
         self._task = task
         return task

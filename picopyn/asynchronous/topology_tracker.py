@@ -23,6 +23,7 @@ from enum import Enum
 from typing import Any
 
 from picopyn.asynchronous.announcer import Announcer
+from picopyn.asynchronous.background import unlamented
 from picopyn.asynchronous.notify_source import NotifyTopologySource
 from picopyn.asynchronous.service_connection import cause, stray_cancellations_are_errors
 from picopyn.asynchronous.single_flight import SingleFlight
@@ -201,9 +202,8 @@ class TopologyTracker:
         if on_refresh is not None:
             self._announcer.listen(lambda: on_refresh(self.topology))
         if self._clock.interval is not None:
-            self._loop_task = asyncio.create_task(
-                self._run(), name="picopyn.topology.loop", context=contextvars.Context()
-            )
+            loop = asyncio.create_task(self._run(), name="picopyn.topology.loop", context=contextvars.Context())
+            self._loop_task = unlamented(loop)
 
     async def _run(self) -> None:
         while self._phase is not _Phase.STOPPED:

@@ -21,8 +21,10 @@ from typing import Any
 import asyncpg
 
 from picopyn.asynchronous import tls
+from picopyn.asynchronous.background import unlamented
 from picopyn.asynchronous.config_files import PasswordFile
 from picopyn.asynchronous.connection import Connection, NamelessConnection
+from picopyn.asynchronous.socket_options import set_options
 from picopyn.dialects.base import Capability, Dialect, Purpose
 from picopyn.errors import Fault
 from picopyn.settings import Password, PoolSettings
@@ -68,6 +70,7 @@ class Dialer:
         self._user = settings.user or _system_user()
         self._database = settings.database or self._user
         self._security = security or tls.prepare(settings)
+        self._made: set[Connection] = set()
 
     @property
     def knock(self) -> Knock:
@@ -86,18 +89,31 @@ class Dialer:
             OSError: It could not be reached.
             asyncpg.PostgresError: It refused.
         """
-        connecting = asyncio.create_task(self._connect(address, purpose), name=f"picopyn dial {address[0]}")
+        dialling = asyncio.create_task(self._connect(address, purpose), name=f"picopyn dial {address[0]}")
+        connecting = unlamented(dialling)
         try:
             await asyncio.wait({connecting})
         except asyncio.CancelledError:
             await _give_up(connecting)
             raise
         connection = connecting.result()
+        self.adopt(connection)
         connection.read_into_kept_buffer()
         connection.on_notice = on_notice
         connection.endpoint = address
         connection.has_catalog = Capability.CATALOG in self._dialect.capabilities
         return connection  # type: ignore[no-any-return]
+
+    def adopt(self, connection: Connection) -> None:
+        """Look after a connection that exists like after those made here: its socket's options, its end."""
+        connection.settle_in(lambda sock: set_options(sock, self._settings))
+        self._made = {made for made in self._made if not made.is_closed()}
+        self._made.add(connection)
+
+    def abandon(self) -> None:
+        """The event loop of the connections is closed: close their sockets without it."""
+        for connection in self._made:
+            connection.abandon()
 
     async def _connect(self, address: Address, purpose: Purpose) -> Any:
         """Try the ways that `sslmode` leaves, one limit for all of them."""

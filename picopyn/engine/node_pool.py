@@ -252,7 +252,12 @@ class NodePool:
     def terminate_all(self, reason: CloseReason) -> None:
         """Drop every connection, in use or being closed."""
         for link in [*self.slots.held, *self.slots.leaving]:
-            self.drop(link, reason)
+            with self._lock:
+                in_use = self.slots.part(link, reason)
+            if in_use:
+                link.abort()
+            else:
+                link.terminate()
 
     # inside
 

@@ -45,6 +45,10 @@ class Link(Protocol):
         """Drop the connection at once; a call in flight on it ends with an error."""
         ...
 
+    def abort(self) -> None:
+        """The same, and the server is told, where that is possible, that nobody waits for its answer any more."""
+        ...
+
     def requests(self) -> int:
         """How many requests were made on it so far; a further one means that the one before has ended."""
         ...

@@ -5,7 +5,7 @@ connection or left two questions in a row unanswered. It is UP again as soon as 
 wait is not doubted for that: only the questions of [`watch`][picopyn.routing.watch], asked beside those calls, count.
 
 Silence is weaker evidence than a refusal: it may be our own network or our own process that is sick. So silence alone
-never ejects more than a minority of the nodes, one of two where the other one is UP.
+never ejects more than a minority of the nodes; and one of two where nothing speaks against the other one.
 
 This file only keeps the states and computes delays; it sends nothing and has no clock.
 """
@@ -119,7 +119,7 @@ class Health:
         self._states[uuid] = NodeHealth(NodeState.DOWN, reason, known.failures + 1, since, spoke=spoke)
         return news
 
-    def unanswered(self, uuid: str, reason: str, now: float, nodes: int) -> bool:
+    def unanswered(self, uuid: str, reason: str, now: float, nodes: int, asked: int = 0) -> bool:
         """The node did not answer a question in time.
 
         Args:
@@ -127,6 +127,7 @@ class Health:
             reason: In words.
             now: Seconds on the engine's clock.
             nodes: How many nodes there are; silence ejects a minority of them at most.
+            asked: How many others have not answered their own question yet; of two nodes, the other one must have.
 
         Returns:
             True if the state of the node is another one now.
@@ -136,7 +137,7 @@ class Health:
         if known.state is NodeState.DOWN:
             self._states[uuid] = replace(known, failures=failures)
             return False
-        if failures >= UNANSWERED and self._may_eject(uuid, nodes):
+        if failures >= UNANSWERED and self._may_eject(uuid, nodes, asked):
             state, silent = NodeState.DOWN, True
         else:
             state, silent = NodeState.SUSPECT, known.silent or known.state is NodeState.UP
@@ -186,10 +187,10 @@ class Health:
         pause = min(FIRST_PAUSE * 2.0**doublings, LONGEST_PAUSE)
         return pause * (1 + JITTER * (2 * rng.random() - 1))
 
-    def _may_eject(self, uuid: str, nodes: int) -> bool:
+    def _may_eject(self, uuid: str, nodes: int, asked: int) -> bool:
         """Whether one more node may be DOWN for its silence alone."""
         others = [known for other, known in self._states.items() if other != uuid]
         if nodes == 2:
-            return not others
+            return not (others or asked)
         ejected = sum(known.silent and known.state is NodeState.DOWN for known in others)
         return 2 * (ejected + 1) < nodes

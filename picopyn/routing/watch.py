@@ -36,6 +36,8 @@ SILENCE = 0.3
 ANSWER_WITHIN = 0.25
 #: Longest time between two questions to a node that is silent but answers them (seconds).
 LONGEST_REST = 1.0
+#: Sums of intervals are not exact (seconds).
+_EXACT = 1e-6
 
 
 class Sight(Enum):
@@ -130,8 +132,8 @@ class _Vigil:
 
     @property
     def limit(self) -> float:
-        """What the node has for one answer, connecting included."""
-        return ANSWER_WITHIN + 2 * self.opening
+        """What the node has for one answer, connecting included; what one look more or less makes is not counted."""
+        return ANSWER_WITHIN + max(0.0, 2 * self.opening - TICK)
 
 
 class Watch:
@@ -216,7 +218,7 @@ class Watch:
             return False
         if self.health.is_up(uuid):
             time = self._attention.time
-            return time - vigil.silent_since >= SILENCE and time >= vigil.ask_from
+            return time >= max(vigil.silent_since + SILENCE, vigil.ask_from) - _EXACT
         due = min(vigil.due_moment, vigil.failed_moment + EAGER_PAUSE) if eager else vigil.due_moment
         return now >= due
 
@@ -262,8 +264,9 @@ class Watch:
             if vigil.answer_by is not None:
                 vigil.answer_by = time + vigil.limit
             return self.health.heard(uuid)
-        if vigil.answer_by is not None and time >= vigil.answer_by:
-            news = self.health.unanswered(uuid, _unanswered(vigil), now, nodes)
+        if vigil.answer_by is not None and time >= vigil.answer_by - _EXACT:
+            asked = sum(other.answer_by is not None for other in self._vigils.values()) - 1
+            news = self.health.unanswered(uuid, _unanswered(vigil), now, nodes, asked)
             self._failed(uuid, now)
             return news
         return False

@@ -405,7 +405,7 @@ async def test_a_node_is_named_by_its_address_name_or_uuid(pool: Pool, watch: Wa
 async def test_a_timeout_ends_the_wait(pool: Pool) -> None:
     """It says that all are in use, and how many wait."""
     async with pool.acquire() as connection:
-        with pytest.raises(AcquireTimeout, match="all 1 are in use, and 0 more calls wait"):
+        with pytest.raises(AcquireTimeout, match="all 1 in use, 0 calls wait"):
             await pool.acquire(timeout=0.02)
         for wrong in (0, -1, float("nan")):
             with pytest.raises(ValueError, match="timeout"):

@@ -93,6 +93,8 @@ class Link:
     def terminate(self) -> None:
         self.cut()
 
+    abort = terminate
+
     async def close(self, *, timeout: float | None = None) -> None:
         self.cut()
 

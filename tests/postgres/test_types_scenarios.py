@@ -58,8 +58,7 @@ async def test_types_special_values(postgres: PostgresServer, open_pool: OpenPoo
     """A round trip gives the value back, as a parameter and through a table filled by `executemany`."""
     pool = await open_pool(postgres.dsn, max_size=1)
     assert await pool.fetchval(f"SELECT $1::{kind}", value) == value
-    async with pool.acquire() as connection:
-        await connection.execute(f"CREATE TEMP TABLE IF NOT EXISTS special (v {kind})")
+    await pool.execute(f"CREATE TEMP TABLE special (v {kind})")
     await pool.executemany("INSERT INTO special VALUES ($1)", [(value,), (value,)])
     assert [row[0] for row in await pool.fetch("SELECT v FROM special")] == [value, value]
 

@@ -366,7 +366,7 @@ class Executor:
         action = decide(fault, Call(self._repeatable(request), request.sent, losses, request.prepared_again))
         if action is Action.RAISE:
             self._raise(request, node, error, fault, ended)
-        request.tried(node, f"{fault.value}: {ended or failures.first_line(error)}")
+        request.tried(node, f"{fault.value}: {ended or failures.in_short(error)}")
         if action is Action.OUTCOME_UNKNOWN or self._is_half_done(request, error, fault):
             self._journal.outcome_lost(node, "connection lost" if fault is Fault.LOST else "refused in part")
             broke = self._cluster.runtime.fault(error)
@@ -387,7 +387,7 @@ class Executor:
             error.add_note("picopyn: rows before the one that failed may have taken effect")
         if fault is Fault.AUTH:
             raise AuthenticationFailed(failures.first_line(error)) from error
-        if fault is Fault.LOST:
+        if fault is Fault.LOST and self._cluster.runtime.fault(error) is not None:
             raise request.annotate(ConnectionLost(f"{node.address}: {ended or failures.first_line(error)}")) from error
         raise error
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from functools import lru_cache
 
 #: More parameters are asked about only for an INSERT of one row: planning a long IN list can crash
 #: an instance.
@@ -70,7 +69,6 @@ def never_hangs(sql: str) -> bool:
     return _first_word(sql) in _NEVER_HANG
 
 
-@lru_cache(maxsize=2048)
 def _first_word(sql: str) -> str:
     """The first word in capitals, behind blanks and opening parentheses; empty if anything else is first."""
     for kind, text in _tokens(sql):

@@ -62,10 +62,13 @@ class AcquiredConnection:
 
     def __del__(self) -> None:
         loan: Loan | None = getattr(self, "_loan", None)
-        if loan is None or loan.released or self._connection.inherited or self._connection.is_closed():
+        if loan is None or loan.released or self._connection.inherited:
             return
+        closed = self._connection.is_closed()
         if not self._loop.is_closed():  # this may be any thread
             self._loop.call_soon_threadsafe(_give_back_leaked, loan)
+        if closed:
+            return
         if self._origin is None:
             where = "; with debug=True, or in asyncio's debug mode, this tells where it was acquired"
         else:

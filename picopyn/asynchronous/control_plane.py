@@ -140,7 +140,7 @@ class ControlPlane:
             return
         before, self._seen = self._seen, snapshot
         diff = difference(before, snapshot)
-        if diff.empty:
+        if snapshot.facts is before.facts:
             self._cluster.confirm(snapshot)
             return
         self._cluster.adopt(snapshot)

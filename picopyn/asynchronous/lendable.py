@@ -2,7 +2,7 @@
 
 It decides what of a borrower's traces is taken away without asking the server, what a dropped request leaves to be
 cancelled, and how a child process lets go. It leans on asyncpg's internals (callbacks, codecs, the current transaction,
-requests that are being cancelled), guarded by `tests/asynchronous/test_lendable.py`.
+requests that are being cancelled), guarded by `test_acquired.py` and `test_sessions.py` in `tests/asynchronous`.
 """
 
 from __future__ import annotations

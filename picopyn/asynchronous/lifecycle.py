@@ -180,7 +180,8 @@ class Lifecycle:
             self._closing.cancel()
             self._drop()
             raise
-        self._closing.result()
+        if not self._closing.cancelled():  # terminate() ended it: that is no cancellation of whoever waits here
+            self._closing.result()
 
     async def _end_opening(self) -> None:
         if self._opening is not None:

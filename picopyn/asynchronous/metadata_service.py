@@ -370,7 +370,8 @@ class QueryMetadataService:
             return answer
         if answer.costs_the_connection:
             self._lose_connection()
-            self._note(check.query, answer)
+            # The server has planned this text before, so it is not what felled it: later, not never.
+            self._note(check.query, Outcome.LATER)
         return True
 
     async def _learn_afresh(

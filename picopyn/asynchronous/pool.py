@@ -161,7 +161,11 @@ class Pool:
         cluster = self._cluster
         deadline = None if timeout is None else cluster.runtime.now() + timeout
         while not cluster.is_ready(leaders, replicas):
-            await cluster.changes.wait(deadline)
+            try:
+                await cluster.changes.wait(deadline)
+            except TimeoutError:
+                text = f"the pool was not ready within {timeout:g} s; without a connection: {cluster.unconnected()}"
+                raise TimeoutError(text) from None
             self._check_open()
 
     # calls

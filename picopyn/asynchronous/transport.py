@@ -321,6 +321,8 @@ def fault(error: BaseException) -> Fault | None:
         return Fault.LOST
     if isinstance(error, asyncpg.InterfaceError):
         return Fault.NOT_SENT if "connection is closed" in str(error) else None
+    if isinstance(error, asyncpg.InternalClientError) and str(error).startswith("cannot switch to state"):
+        return Fault.NOT_SENT  # the server has said goodbye, and the end of the connection is still to be read
     if isinstance(error, OSError | asyncpg.InternalClientError):
         return Fault.LOST
     return None

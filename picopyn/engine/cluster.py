@@ -140,6 +140,11 @@ class Cluster:
         connected_heads, connected_others = (sum(map(self._is_connected, part)) for part in (heads, others))
         return connected_heads >= (leaders or 0) and connected_others >= (replicas or 0)
 
+    def unconnected(self) -> str:
+        """The nodes without a connection, in words."""
+        nodes = (node for node in self.snapshot.nodes() if not self._is_connected(node))
+        return ", ".join(f"{node.name} ({node.address})" for node in nodes) or "none of the known nodes"
+
     def fault(self, error: BaseException) -> Fault:
         """What an error means, whether the connection or the server made it."""
         fault = self.runtime.fault(error)
@@ -150,7 +155,9 @@ class Cluster:
 
     def suspect(self, node: Node, reason: str) -> None:
         """Something is wrong with a node: look at it, and at the cluster, at once."""
-        if self._watch.broke(node.uuid, reason, self.runtime.now()):
+        listed = self.snapshot.node(node.uuid)
+        gone = listed is None or not listed.reachable  # a late call of a node that left brings back nothing
+        if not gone and self._watch.broke(node.uuid, reason, self.runtime.now()):
             self.changes.version += 1
             self._journal.node_changed(node, "up", "suspect", reason)
             self._probes.doubt(node)

@@ -22,7 +22,7 @@ from picopyn.engine.route_table import CompiledRoute, RouteTable
 from picopyn.engine.runtime import Link
 from picopyn.errors import AuthenticationFailed, ConnectionLost, Fault, PoolClosed
 from picopyn.query_metadata import PreparedStatementMetadata
-from picopyn.routing.plan import Plan, Role, Wait
+from picopyn.routing.plan import Candidate, Plan, Role, Wait
 from picopyn.routing.retry import Action, Call, LossMemory, decide
 from picopyn.routing.route import RouteKind
 from picopyn.topology import Node
@@ -113,10 +113,10 @@ class Executor:
                 if version != self._changes.version:
                     break  # what was next then may be away now, or hang
                 pool = self._cluster.pool(candidate)
-                link = pool.try_take() or await self._take(request, pool)
+                link = pool.try_take() or await self._queue(request, candidate, pool, version)
                 if link is None:
                     continue
-                self.flights.depart(link, request)
+                self.flights.depart(link, request, pool.node)
                 try:
                     result = await self._send(request, link)
                 except BaseException as error:
@@ -246,6 +246,26 @@ class Executor:
             raise self._not_acquired(request, what) from pool.failure or error
         raise own or PoolClosed("a connection was not set up")  # the hook's own error, as it raised it
 
+    async def _queue(self, request: Request, candidate: Candidate, pool: NodePool, version: int) -> Link | None:
+        """Wait for a connection, and give it back if the call must not be sent there any more.
+
+        The cluster may have changed meanwhile: the bucket or its leader is elsewhere, or the call would hang by now. A
+        change that has nothing to do with the call does not cost it its place.
+        """
+        link = await self._take(request, pool)
+        if link is None or version == self._changes.version:
+            return link
+        try:
+            plan, _ = self.plan(request)
+        except BaseException:
+            self.give(pool, link)
+            raise
+        if any(candidate.key == other.key for other in plan.candidates):
+            request.plan = plan
+            return link
+        self.give(pool, link)
+        return None
+
     async def _wait(self, request: Request, plan: Plan) -> None:
         if plan.wait is Wait.LEARN:
             request.asked = True
@@ -265,7 +285,7 @@ class Executor:
         patience, now = self._patience(request), self._cluster.runtime.now()
         if patience is not None and now >= patience:
             raise self._not_acquired(request, "a reachable node") from self._cluster.failure
-        pause = now + min(BACK_OFF * 2.0**rounds, LONGEST_BACK_OFF)
+        pause = now + min(BACK_OFF * 2.0 ** min(rounds, 10), LONGEST_BACK_OFF)
         try:
             await self._cluster.changes.wait(pause if patience is None else min(patience, pause))
         except TimeoutError:
@@ -341,11 +361,12 @@ class Executor:
         self, request: Request, node: Node, error: Exception, fault: Fault, ended: str | None = None
     ) -> _Verdict:
         request.sent += fault is not Fault.NOT_SENT
+        request.patience = request.deadline  # the next wait is a new one
         losses = self._count_loss(request, node) if fault is Fault.LOST else 0
         action = decide(fault, Call(self._repeatable(request), request.sent, losses, request.prepared_again))
         if action is Action.RAISE:
             self._raise(request, node, error, fault, ended)
-        request.tried(node, f"{fault.value}: {ended or failures.first_line(error)}")
+        request.tried(node, f"{fault.value}: {ended or failures.in_short(error)}")
         if action is Action.OUTCOME_UNKNOWN or self._is_half_done(request, error, fault):
             self._journal.outcome_lost(node, "connection lost" if fault is Fault.LOST else "refused in part")
             broke = self._cluster.runtime.fault(error)
@@ -366,7 +387,7 @@ class Executor:
             error.add_note("picopyn: rows before the one that failed may have taken effect")
         if fault is Fault.AUTH:
             raise AuthenticationFailed(failures.first_line(error)) from error
-        if fault is Fault.LOST:
+        if fault is Fault.LOST and self._cluster.runtime.fault(error) is not None:
             raise request.annotate(ConnectionLost(f"{node.address}: {ended or failures.first_line(error)}")) from error
         raise error
 

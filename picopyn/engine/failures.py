@@ -22,6 +22,12 @@ from picopyn.routing.plan import Plan
 from picopyn.topology import Node, TopologySnapshot
 
 
+def in_short(error: BaseException) -> str:
+    """What went wrong, for a note: a server's error by its kind only, for its text may contain row values."""
+    sqlstate = getattr(error, "sqlstate", None)
+    return first_line(error) if sqlstate in (None, "08003") else f"{type(error).__name__} ({sqlstate})"
+
+
 def first_line(error: BaseException) -> str:
     """The first line of an error's text, or its class."""
     return str(error).partition("\n")[0] or type(error).__name__
@@ -77,14 +83,18 @@ def outcome_unknown(
 
 def not_acquired(
     request: Request, awaited: str, limit: float, snapshot: TopologySnapshot, health: Health
-) -> AcquireTimeout | NoNodeAvailable:
-    """No connection became available in time."""
+) -> AcquireTimeout | NoNodeAvailable | WriteLost:
+    """No connection became available in time; after a loss, that is not all there is to tell."""
     reasons = {node.address: health.of(node.uuid).reason for node in snapshot.nodes()}
     if all(reasons.values()):
         return request.annotate(NoNodeAvailable(f"{request.called}() found no reachable node in {limit:g} s", reasons))
     down = "; ".join(f"{address}: {reason}" for address, reason in reasons.items() if reason)
     text = f"{request.called}() waited {limit:g} s for {awaited}" + (f" ({down})" if down else "")
-    return request.annotate(AcquireTimeout(f"{text}; nothing was sent. Allow more time, or look at the cluster"))
+    if request.losses and request.idempotent:
+        sent = "it had been sent before and lost its connection, so it may have taken effect"
+        return request.annotate(WriteLost(f"{text}; {sent}. Repeat it, or look"))
+    sent = "it had been sent before and lost its connection" if request.losses else "nothing was sent"
+    return request.annotate(AcquireTimeout(f"{text}; {sent}. Allow more time, or look at the cluster"))
 
 
 def too_many_waiting(request: Request, node: Node, state: str) -> TooManyWaiting:

@@ -15,7 +15,7 @@ from contextlib import suppress
 
 from picopyn.engine.request import Request
 from picopyn.engine.runtime import Link, Runtime
-from picopyn.routing.plan import Plan
+from picopyn.topology import Node
 
 #: How long such calls get to answer by themselves (seconds).
 STUCK_AFTER = 0.3
@@ -44,9 +44,10 @@ class Flights:
         self._reasons: dict[Link, str] = {}
         self.ended = 0
 
-    def depart(self, link: Link, request: Request) -> None:
-        """A call is about to be sent."""
+    def depart(self, link: Link, request: Request, node: Node) -> None:
+        """A call is about to be sent to a node."""
         self._requests[link] = request
+        request.node = node
 
     def arrive(self, link: Link) -> str | None:
         """It has ended, one way or another; the reason if it was ended here."""
@@ -55,11 +56,7 @@ class Flights:
 
     def suspects(self, replicasets: frozenset[str]) -> list[tuple[Link, Request]]:
         """Calls in flight that a change of these replicasets' leaders may leave hanging."""
-        return [
-            (link, request)
-            for link, request in self._requests.items()
-            if request.plan is not None and _may_hang(request.plan, replicasets)
-        ]
+        return [flight for flight in self._requests.items() if _may_hang(flight[1], replicasets)]
 
     def on(self, links: Iterable[Link]) -> list[tuple[Link, Request]]:
         """Calls in flight on these connections."""
@@ -82,5 +79,7 @@ class Flights:
         self._drop(link)
 
 
-def _may_hang(plan: Plan, replicasets: frozenset[str]) -> bool:
-    return not plan.direct or any(c.node.replicaset_uuid in replicasets for c in plan.candidates)
+def _may_hang(request: Request, replicasets: frozenset[str]) -> bool:
+    """Whether a call is forwarded, or runs at a member of these replicasets; its other candidates do not count."""
+    forwarded = request.plan is not None and not request.plan.direct
+    return forwarded or (request.node is not None and request.node.replicaset_uuid in replicasets)

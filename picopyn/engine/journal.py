@@ -5,6 +5,7 @@ It decides nothing. The rooms that own the facts report them here, in the order 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 
 from picopyn.engine.runtime import Link
@@ -22,6 +23,8 @@ from picopyn.observe import (
 )
 from picopyn.stats import Counters
 from picopyn.topology import Node
+
+_LOG = logging.getLogger(__name__)
 
 
 class Journal:
@@ -88,6 +91,14 @@ class Journal:
 
     def node_changed(self, node: Node, old: NodeState | None, new: NodeState, reason: str) -> None:
         """The driver thinks differently of a node."""
+        _LOG.log(
+            logging.DEBUG if "suspect" in (old, new) and new != "down" else logging.INFO,
+            "node %s (%s) is %s: %s",
+            node.name or node.uuid,
+            node.address,
+            new,
+            reason,
+        )
         if self.publisher.active:
             self.publisher.notify(
                 NodeStateChanged(node=node.uuid, address=node.address, old=old, new=new, reason=reason)

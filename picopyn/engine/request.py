@@ -36,6 +36,7 @@ class Request:
         prepared_again: Its prepared statement was renewed.
         waited: It waited for the cluster to change before it could be sent.
         plan: The plan of the attempt in flight.
+        node: The node it was sent to last.
         attempts: What was tried, one line each, for the notes of the final error.
     """
 
@@ -48,6 +49,7 @@ class Request:
         "idempotent",
         "losses",
         "method",
+        "node",
         "patience",
         "plan",
         "prepared_again",
@@ -83,6 +85,7 @@ class Request:
         self.prepared_again = False
         self.waited = False
         self.plan: Plan | None = None
+        self.node: Node | None = None
         self.attempts: list[str] = []
 
     @property

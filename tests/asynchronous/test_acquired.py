@@ -563,6 +563,17 @@ async def test_a_forgotten_connection_goes_back_even_where_warnings_are_errors(p
     assert await pool.fetchval("SELECT 2", timeout=1) == 2
 
 
+async def test_a_forgotten_connection_that_broke_frees_its_place(pool: Pool) -> None:
+    """The transport may give up a connection without telling anybody; there is nothing to warn of."""
+
+    async def forget() -> None:
+        connection = await pool.acquire()
+        connection._connection._protocol.abort()
+
+    await collected(forget())
+    assert await pool.fetchval("SELECT 2", timeout=1) == 2
+
+
 async def test_in_debug_mode_the_warning_tells_where_it_was_acquired(watch: Watch) -> None:
     """The stack of the `acquire` call."""
     async with watch.pool(max_size=1, debug=True) as pool:

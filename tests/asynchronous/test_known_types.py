@@ -7,9 +7,10 @@ from collections.abc import AsyncIterator, Iterator
 import asyncpg
 import pytest
 
+from picopyn.asynchronous import Pool
 from picopyn.asynchronous.connection import Connection
 from picopyn.asynchronous.known_types import _ARRAYS, known_arrays
-from picopyn.testing import PostgresServer
+from picopyn.testing import PicodataCluster, PostgresServer
 
 STATEMENTS = "SELECT name, statement FROM pg_prepared_statements WHERE statement NOT LIKE '%pg_prepared%'"
 
@@ -93,3 +94,10 @@ async def test_rows_executed_freshly_leave_no_statement(connection: Connection) 
     await connection.executemany_freshly("INSERT INTO t VALUES ($1)", [(1,), (2,)], timeout=5)
     assert await connection.fetchval("SELECT count(*) FROM t") == 2
     assert not [row for row in await connection.fetch(STATEMENTS) if "INSERT" in row["statement"]]
+
+
+async def test_picodata_is_never_asked_about_types(picopyn_cluster: PicodataCluster) -> None:
+    """It has no catalogue: whatever it describes is known, or travels as text."""
+    async with Pool(picopyn_cluster.dsn) as pool:
+        states = await pool.fetch("SELECT name, current_state, failure_domain FROM _pico_instance")
+        assert all("Online" in str(row["current_state"]) for row in states)

@@ -226,6 +226,24 @@ async def test_texts_a_server_refuses_are_left_out_from_then_on(
     assert len(refused) == 2, seen
 
 
+# sessions the server ends
+
+
+async def test_a_statement_for_a_session_that_has_been_told_to_end_goes_to_another(watch: Watch) -> None:
+    """The goodbye was read, the end of the connection was not yet: nothing is sent there, so nothing is in doubt."""
+    text = b"SFATAL\0C57P01\0Mterminating connection due to administrator command\0\0"
+    async with watch.pool(max_size=2) as pool:
+        await pool.execute("CREATE TABLE IF NOT EXISTS goodbye (n int)")
+        for _ in range(2):
+            async with pool.acquire() as connection:
+                pid, protocol = connection.get_server_pid(), connection._connection._protocol
+            protocol.data_received(b"E" + (len(text) + 4).to_bytes(4) + text)
+            await pool.execute("INSERT INTO goodbye VALUES (1)")
+            assert await pool.fetchval("SELECT pg_backend_pid()") != pid
+        assert await pool.fetchval("SELECT count(*) FROM goodbye") == 2
+        await pool.execute("DROP TABLE goodbye")
+
+
 # CancelRequests
 
 

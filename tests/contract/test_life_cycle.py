@@ -301,8 +301,9 @@ async def test_a_released_connection_refuses(target: Target, open_pool: OpenPool
     pool = await open_pool(target.dsn)
     connection = await pool.acquire()
     await pool.release(connection)
-    assert connection.is_closed()
     assert connection.is_released()
+    with pytest.raises(UsageError, match="given back"):
+        connection.is_closed()
     with pytest.raises(UsageError, match="given back"):
         await connection.fetch("SELECT 1")
     with pytest.raises(UsageError, match="given back"):
@@ -529,3 +530,25 @@ async def test_a_role_or_a_timeout_of_a_call_that_cannot_be(target: Target, open
         with pytest.raises(ValueError, match="timeout"):
             await pool.fetch("SELECT 1", timeout=timeout)
     assert sum(pool.stats().calls.values()) == 0
+
+
+async def test_terminating_a_pool_that_is_closing(target: Target) -> None:
+    """`close()` returns at once, without waiting for the grace; nobody cancelled whoever waits for it."""
+    pool = await Pool(target.dsn).open()
+    connection = await pool.acquire()
+    closing = asyncio.create_task(pool.close(grace=60))
+    await asyncio.sleep(0)
+    pool.terminate()
+    await asyncio.wait({closing}, timeout=5)
+    assert closing.done()
+    assert not closing.cancelled()
+    assert closing.exception() is None
+    assert connection.is_closed()
+    connection.release()
+
+
+async def test_waiting_until_ready_tells_what_is_missing(target: Target) -> None:
+    """More leaders than there are: the error says for how long, and which nodes have no connection."""
+    async with Pool(target.dsn) as pool:
+        with pytest.raises(TimeoutError, match=r"not ready within 0\.05 s; without a connection: "):
+            await pool.wait_ready(leaders=99, timeout=0.05)

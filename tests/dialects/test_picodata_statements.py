@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from picopyn.dialects.picodata import statements
 from picopyn.dialects.picodata.statements import can_be_asked, is_read, never_hangs
 
 PLANS = Path(__file__).parents[1] / "recorded" / "picodata-plans.json"
@@ -132,3 +134,18 @@ def test_any_text_can_be_looked_at(sql: str) -> None:
 def test_which_statements_any_instance_answers_by_itself(sql: str, alone: bool) -> None:
     """Transaction words, SET, EXPLAIN, DEALLOCATE; a query may need the leaders, DDL always does."""
     assert never_hangs(sql) is alone
+
+
+def test_a_long_text_that_cannot_be_asked_is_not_read_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is looked at by every call of the text, and a bulk INSERT has thousands of parameters."""
+    tokens, read = statements._tokens, 0
+
+    def counted(sql: str) -> Iterator[tuple[str, str]]:
+        nonlocal read
+        for token in tokens(sql):
+            read += 1
+            yield token
+
+    monkeypatch.setattr(statements, "_tokens", counted)
+    assert not can_be_asked("INSERT INTO t VALUES " + ", ".join(f"(${n}, ${n + 1})" for n in range(1, 20_000, 2)))
+    assert read < 500

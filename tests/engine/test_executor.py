@@ -210,6 +210,25 @@ async def test_a_write_over_several_replicasets_that_one_refused_is_unknown(worl
     assert all(len(server.links) >= 1 for server in world.servers.values())
 
 
+async def test_an_idempotent_write_that_was_lost_and_then_waits_in_vain_is_unknown(world: World) -> None:
+    """It was sent once; only what never left this process may say that nothing was sent."""
+    world.servers["i11"].answers = [HANG]
+    call = world.call(WRITE, AT_R1, idempotent=True, timeout=0.3)
+    await settle()
+    world.servers["i11"].kill()
+    with pytest.raises(WriteLost, match="had been sent before"):
+        await call
+
+
+async def test_a_servers_own_error_keeps_its_class_and_its_text_out_of_ours(world: World) -> None:
+    """A failure between two nodes that is not repeated any more; its text may contain row values."""
+    world.servers["i11"].default = forwarded("Peer closed")
+    with pytest.raises(asyncpg.PostgresError) as caught:
+        await world.call(READ, AT_R1)
+    assert caught.value.sqlstate == "XX000"
+    assert not any("Peer closed" in note for note in caught.value.__notes__)
+
+
 async def test_a_loss_between_two_nodes_costs_no_connection_of_ours(world: World) -> None:
     """The asked node is well; a SELECT is sent again."""
     world.servers["i11"].answers = [forwarded("proc_query_metadata call failed: io error: unexpected end of file")]

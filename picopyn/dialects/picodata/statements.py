@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from functools import lru_cache
 
 #: More parameters are asked about only for an INSERT of one row: planning a long IN list can crash
 #: an instance.
@@ -46,7 +45,7 @@ def can_be_asked(sql: str) -> bool:
     """
     if _first_word(sql) not in _ASKED:
         return False
-    parameters = 0
+    parameters, one_row = 0, False
     for kind, text in _tokens(sql):
         if kind == "comment" or (kind == "sign" and text in ("'", '"')):
             return False
@@ -54,7 +53,11 @@ def can_be_asked(sql: str) -> bool:
             parameters = max(parameters, int(text))
         elif kind == "sign" and text == "?":
             parameters += 1
-    return parameters <= MOST_PARAMETERS or _inserts_one_row(sql)
+        if parameters > MOST_PARAMETERS and not one_row:
+            if not _inserts_one_row(sql):
+                return False  # at once: this is asked at every call of such a text, and a bulk INSERT is long
+            one_row = True
+    return True
 
 
 def never_hangs(sql: str) -> bool:
@@ -66,7 +69,6 @@ def never_hangs(sql: str) -> bool:
     return _first_word(sql) in _NEVER_HANG
 
 
-@lru_cache(maxsize=2048)
 def _first_word(sql: str) -> str:
     """The first word in capitals, behind blanks and opening parentheses; empty if anything else is first."""
     for kind, text in _tokens(sql):
@@ -89,6 +91,8 @@ def _inserts_one_row(sql: str) -> bool:
             values = text.upper() == "VALUES"
         elif text == "(":
             rows += values and depth == 0
+            if rows > 1:
+                break
             depth += 1
         elif text == ")":
             depth -= 1

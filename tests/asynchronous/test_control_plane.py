@@ -1,0 +1,77 @@
+"""What the control plane hands to the engine, without a server."""
+
+from __future__ import annotations
+
+import dataclasses
+from random import Random
+
+from picopyn.asynchronous.control_plane import ControlPlane
+from picopyn.asynchronous.reach import Reach
+from picopyn.asynchronous.topology_tracker import TopologySource
+from picopyn.asynchronous.transport import Dialer
+from picopyn.dialects.picodata import PicodataDialect
+from picopyn.observe import Publisher
+from picopyn.routing.plan import Wait
+from picopyn.topology import BucketRange, EventBatch, EventBuckets, EventInstance, EventReplicaset, EventTier
+from tests.engine.world import World
+from tests.snapshots import two_by_two
+
+
+class Told(TopologySource):
+    """A source that hands over what it is given."""
+
+    def __init__(self, batch: EventBatch) -> None:
+        self.batch = batch
+
+    async def refresh(self) -> None:
+        self.emit(self.batch)
+
+    async def close(self) -> None:
+        """Nothing to close."""
+
+    def terminate(self) -> None:
+        """Nothing to close."""
+
+
+def replicasets(*, leaders_known: bool) -> list[EventReplicaset]:
+    """Two replicasets without a leader; it may be that we just may not know."""
+    return [
+        EventReplicaset(uuid=uuid, name=uuid, tier="default", leader_uuid=None, leader_known=leaders_known)
+        for uuid in ("r1", "r2")
+    ]
+
+
+def instances(world: World) -> list[EventInstance]:
+    """The nodes of a world."""
+    return [
+        EventInstance(
+            uuid=node.uuid,
+            name=node.name,
+            replicaset_uuid=node.replicaset_uuid,
+            tier=node.tier,
+            host=node.host,
+            port=node.port,
+            online=True,
+        )
+        for node in (server.node for server in world.servers.values())
+    ]
+
+
+async def test_what_is_no_news_to_tell_is_planned_with_all_the_same() -> None:
+    """A GRANT shows that there is no leader, where it was only not known: nothing that would hang is sent."""
+    world = World(two_by_two(leaders_known=False))
+    await world.warm()
+    ranges = EventBuckets("default", (BucketRange(1, 1500, "r1"), BucketRange(1501, 3000, "r2")))
+    first = [EventTier("default", 3000), *replicasets(leaders_known=False), *instances(world), ranges]
+    source = Told(EventBatch(tuple(first), 1, 1, reset=True))
+    settings = dataclasses.replace(world.settings, topology_source=source, topology_update_interval=None)
+    dialect, rng = PicodataDialect(), Random(1)
+    reach = Reach(Dialer(settings, dialect), dialect, [], 1.0, lambda: world.cluster.snapshot, rng)
+    plane = ControlPlane(settings, dialect, reach, Publisher(None), world.cluster.runtime.now, rng)
+    await plane.start(world.cluster, world.executor)
+    assert world.cluster.planner.spread("default").wait is None
+    source.batch = EventBatch(tuple(replicasets(leaders_known=True)), 1, 2)
+    await plane.tracker.refresh_now()
+    assert world.cluster.planner.spread("default").wait is Wait.TIER
+    await plane.close()
+    world.cluster.terminate()

@@ -1,0 +1,155 @@
+"""Calls, connections and nodes while the cluster changes around them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+from picopyn.errors import CallTimeout, PoolClosed
+from picopyn.query_metadata import PreparedStatementMetadata
+from picopyn.routing.plan import Role
+from picopyn.routing.route import RouteKind, StatementRoute
+from tests.engine.world import HANG, READ, SCAN, WRITE, World, broken, server_error, settle
+from tests.snapshots import two_by_two
+
+AT_R1, AT_R2 = 2, 1
+
+
+@pytest.fixture
+async def world() -> AsyncIterator[World]:
+    """Two replicasets of two nodes with room for one connection each, all connected."""
+    world = World(two_by_two(), max_size=1)
+    await world.warm()
+    yield world
+    world.cluster.terminate()
+
+
+def asked(world: World) -> list[str]:
+    """The nodes that were sent something."""
+    return [uuid for uuid, server in world.servers.items() if server.calls]
+
+
+async def test_a_call_that_queued_is_not_sent_where_it_would_hang_by_now(world: World) -> None:
+    """A leader died while it waited for a connection: it waits on our side, and the connection serves others."""
+    for uuid in ("i11", "i21"):
+        world.servers[uuid].answers = [HANG]
+    busy = [world.call(WRITE, AT_R1), world.call(WRITE, AT_R2)]
+    await settle()
+    scans = [world.call(SCAN, 5) for _ in range(4)]
+    await settle()
+    world.servers["i21"].kill()
+    await settle()
+    busy[0].cancel()
+    await settle(50)
+    assert [query for query, _ in world.servers["i11"].calls] == [WRITE]
+    assert await world.call(READ, AT_R1) == "i11"
+    world.cluster.adopt(two_by_two(leaders={"r2": "i22"}, offline=("i21",)))
+    assert set(await asyncio.gather(*scans)) <= {"i11", "i22"}
+    await asyncio.gather(*busy, return_exceptions=True)
+
+
+async def test_a_call_that_queued_at_the_old_leader_goes_to_the_new_one(world: World) -> None:
+    """The old leader is there and would forward it."""
+    world.servers["i11"].answers = [HANG]
+    first = world.call(WRITE, AT_R1)
+    await settle()
+    second = world.call(WRITE, AT_R1)
+    await settle()
+    world.cluster.adopt(two_by_two(leaders={"r1": "i12"}))
+    first.cancel()
+    assert await second == "i12"
+
+
+async def test_a_late_timeout_does_not_bring_back_a_node_that_left(world: World) -> None:
+    """Neither a pool for it, nor a probe, nor a state that nobody ever clears."""
+    world.servers["i11"].answers = [HANG]
+    call = world.call(READ, AT_R1, timeout=0.05)
+    await settle()
+    world.cluster.adopt(two_by_two(leaders={"r1": "i12"}, offline=("i11",)))
+    with pytest.raises(CallTimeout):
+        await call
+    await settle()
+    assert "i11" not in {pool.node.uuid for pool in world.cluster.pools}
+    assert world.cluster.health.all_up
+
+
+async def test_a_plan_older_than_the_snapshot_makes_no_pool_for_a_node_that_left(world: World) -> None:
+    """The second candidate left while the first one was asked."""
+    for uuid in ("i11", "i21"):
+        world.servers[uuid].answers = [HANG]
+    scan = world.call(SCAN, 5)
+    await settle()
+    (first,) = asked(world)
+    gone, heir, replicaset = ("i21", "i22", "r2") if first == "i11" else ("i11", "i12", "r1")
+    world.cluster.adopt(two_by_two(leaders={replicaset: heir}, offline=(gone,)))
+    (link,) = world.servers[first].links
+    assert link._running is not None
+    link._running.set_exception(server_error("57P03", "the database system is starting up"))
+    assert await scan in (first, heir)
+    assert gone not in {pool.node.uuid for pool in world.cluster.pools}
+
+
+async def test_a_call_that_goes_on_after_the_end_finds_no_pool_to_wait_at() -> None:
+    """It waited at one replica; the other one's pool was never made, and would have kept it for ever."""
+    world = World(two_by_two(leaders={"r2": None}), acquire_timeout=None)
+    await world.warm()
+    for uuid in ("i21", "i22"):
+        world.servers[uuid].silent = True
+    call = world.call(READ, AT_R2, role=Role.PREFER_LEADER)
+    await settle()
+    world.executor.closed = True
+    await world.cluster.close(world.cluster.runtime.now() + 0.1)
+    with pytest.raises(PoolClosed):
+        await asyncio.wait_for(call, 1)
+
+
+async def test_a_leader_change_does_not_end_what_runs_elsewhere(world: World) -> None:
+    """A read of a global table, at a node of another replicaset: any node could have answered it, this one does."""
+    text = "SELECT * FROM countries WHERE id = $1"
+    world.knowledge.known[text] = PreparedStatementMetadata(text, None, (), (20,), StatementRoute(RouteKind.ANY_NODE))
+    for server in world.servers.values():
+        server.default = HANG
+    call = world.call(text, 1)
+    await settle()
+    (node,) = asked(world)
+    other = "r2" if node.startswith("i1") else "r1"
+    assert world.executor.flights.suspects(frozenset({other})) == []
+    assert len(world.executor.flights.suspects(frozenset({"r1", "r2"}))) == 1
+    call.cancel()
+
+
+async def test_each_wait_of_a_call_has_its_own_patience() -> None:
+    """`acquire_timeout` is for waiting: what an attempt took in between does not count."""
+    world = World(two_by_two(), max_size=1, acquire_timeout=0.1)
+    await world.warm()
+    world.servers["i11"].answers = [HANG, HANG]
+    first = world.call(WRITE, AT_R1)
+    await settle()
+    second = world.call(READ, AT_R1)
+    await settle()
+    first.cancel()
+    await settle()
+    assert len(world.servers["i11"].calls) == 2
+    patience = world.cluster.runtime.now() + 0.12
+    while world.cluster.runtime.now() < patience:
+        await settle()
+    (link,) = world.servers["i11"].links
+    assert link._running is not None
+    link._running.set_exception(broken())
+    assert await second == "i11"
+    world.cluster.terminate()
+
+
+async def test_the_pause_after_many_rounds_is_the_longest_one() -> None:
+    """And no overflow: with no limit on waiting, an outage of minutes has thousands of rounds."""
+    world = World(two_by_two(), acquire_timeout=None)
+    await world.warm()
+    request = world.request(READ, AT_R1)
+    pause = asyncio.create_task(world.executor._pause(request, 5000))
+    await settle()
+    assert not pause.done()
+    world.cluster.changes.ring()
+    await pause
+    world.cluster.terminate()

@@ -32,7 +32,7 @@ from picopyn.topology import Node, TopologySnapshot
 _UNCONNECTED = 1_000_000
 
 #: How long the last tasks may take to end after everything was dropped (seconds); they need a few turns of the loop.
-_LAST_TURNS = 0.08
+_LAST_TURNS = 0.06
 
 
 class Cluster:

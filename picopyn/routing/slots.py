@@ -103,8 +103,9 @@ class Slots(Generic[C, W]):
 
     def take(self) -> C | None:
         """Take the connection used last, if one is idle."""
-        if self._warm:
-            connection = self._warm.pop()
+        warm = self._warm
+        if warm:
+            connection = warm.pop()
         elif self._cold:
             connection = self._cold.pop()[1]
         else:
@@ -119,11 +120,12 @@ class Slots(Generic[C, W]):
             The waiter it now belongs to (it stays held), or None when it became idle. If that waiter turns out to have
             left, the caller gives the connection again.
         """
-        if connection not in self.held:
+        held = self.held
+        if connection not in held:
             return None
         if self.waiters:
             return self.waiters.popitem(last=False)[0]
-        self.held.discard(connection)
+        held.discard(connection)
         self._warm.append(connection)
         return None
 

@@ -109,7 +109,7 @@ async def _layers(pool: Any, watch: Stopwatch) -> dict[str, float]:
         executor.give(node_pool, node_pool.try_take())
 
     def flight() -> None:
-        executor.flights.depart(link, request)
+        executor.flights.depart(link, request, node_pool.node)
         executor.flights.arrive(link)
 
     bare = await watch.awaited(lambda: link.fetchrow(READ, 7))

@@ -193,12 +193,19 @@ class Planner:
         if leader is not None and not leader.host:  # alive, but not for us to dial: others forward to it
             return self.spread(tier, "no_map")
         if not self.snapshot.leader_known(owner) and not self._suspects(owner):
-            return self._among(self.snapshot.members(owner), "no_map")
+            return self._guess(tier, owner)
         if role is Role.PREFER_LEADER and read:
             plan = self._among(self._followers(owner), "replica_read", REPLICA_READ, direct=True)
             if plan.wait is None:
                 return plan
         return Plan((), "keyed", wait=Wait.LEADER, missing=(owner,))
+
+    def _guess(self, tier: str, owner: str) -> Plan:
+        """Any member of a replicaset whose leader is not known: one that does not lead forwards, and that may hang."""
+        missing = self._missing_leaders(tier)
+        if missing:
+            return Plan((), "no_map", wait=Wait.TIER, missing=missing)
+        return self._among(self.snapshot.members(owner), "no_map")
 
     def _followers(self, owner: str) -> list[Node]:
         leader = self.snapshot.leader(owner)

@@ -16,7 +16,7 @@ from picopyn.engine.cluster import Cluster
 from picopyn.engine.executor import Executor
 
 #: How long after the deadline servers may take to hear that nobody waits for their answers any more (seconds).
-_LAST_WORDS = 0.09
+_LAST_WORDS = 0.06
 
 
 @dataclass(slots=True, kw_only=True)

@@ -166,13 +166,18 @@ class Lifecycle:
             await asyncio.wait({self._closing})
         elif self.state is not State.CLOSED:
             await self._close(grace)
+        elif self.belongings is not None:  # terminated: wait until what was dropped has ended
+            await self._end(min(grace, LAST_GRACE))
 
     async def _close(self, grace: float) -> None:
         was, self.state = self.state, State.CLOSED
         if was is State.NEW:
             return
+        await self._end(grace, opening=was is State.OPENING)
+
+    async def _end(self, grace: float, *, opening: bool = False) -> None:
         assert self.loop is not None
-        end = self._end_opening() if was is State.OPENING else self._end_open(self.loop.time() + grace)
+        end = self._end_opening() if opening else self._end_open(self.loop.time() + grace)
         self._closing = self._spawn(end, "picopyn close pool")
         try:
             await asyncio.wait({self._closing})

@@ -32,7 +32,7 @@ from picopyn.topology import Node, TopologySnapshot
 _UNCONNECTED = 1_000_000
 
 #: How long the last tasks may take to end after everything was dropped (seconds); they need a few turns of the loop.
-_LAST_TURNS = 0.08
+_LAST_TURNS = 0.06
 
 
 class Cluster:
@@ -280,9 +280,10 @@ class Cluster:
 
     def terminate(self) -> None:
         """Drop everything at once."""
-        for link in self._shut():
-            link.terminate()
+        links = self._shut()
         self._pools.terminate("shutdown")
+        for link in links:  # those of the probes belong to no pool
+            link.terminate()
 
     def _shut(self) -> list[Link]:
         self.jobs.cancel()

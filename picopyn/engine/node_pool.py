@@ -267,7 +267,10 @@ class NodePool:
             reason = self.slots.verdict(link)
             if reason == "excess":
                 self._terms.budget.gave_up(self)
-            return reason is not None and self.slots.part(link, reason)
+            leaves = reason is not None and self.slots.part(link, reason)
+            if leaves and self._terms.budget.needs_more:  # one was owed for several nodes that have nothing
+                self.slots.owe("excess")
+            return leaves
 
     def _close(self, links: list[Link], patience: float = GOODBYE) -> None:
         """Say goodbye in the background to connections that are leaving."""

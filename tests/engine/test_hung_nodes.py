@@ -419,3 +419,18 @@ async def test_closing_with_a_hung_node_ends_with_the_grace() -> None:
     assert isinstance(
         (await asyncio.gather(call, return_exceptions=True))[0], ConnectionLost | OutcomeUnknown | Exception
     )
+
+
+@jumping
+async def test_terminating_drops_the_connections_of_probes_too() -> None:
+    """Kept ones, and those on which a question waits."""
+    world = await warm_world()
+    world.servers["i11"].answers = world.servers["i21"].answers = [HANG, HANG]
+    world.servers["i21"].deaf_to_probes = True
+    calls = [world.call(WRITE, AT_R1), world.call(WRITE, AT_R2)]
+    await until(lambda: all(world.servers[uuid].probed for uuid in ("i11", "i21")))
+    world.executor.closed = True
+    world.cluster.terminate()
+    await asyncio.gather(*calls, return_exceptions=True)
+    await settle()
+    assert not any(server.links for server in world.servers.values())

@@ -251,6 +251,19 @@ async def test_an_observer_may_end_the_pool(postgres: PostgresServer, what: str)
 # shutdown-pending-tasks
 
 
+async def test_closing_after_terminating_waits_for_the_last_of_it(postgres: PostgresServer) -> None:
+    """`terminate()` drops everything at once; who wants to know when it is gone closes the pool too."""
+    before = asyncio.all_tasks()
+    pool = await Pool(of(postgres, "after_terminate"), min_size=5, max_size=5).open()
+    call = asyncio.create_task(pool.fetchval("SELECT pg_sleep(60)"))
+    await asyncio.sleep(0)
+    pool.terminate()
+    await pool.close()
+    await pool.close()
+    assert {task.get_name() for task in asyncio.all_tasks() - before - {call}} == set()
+    assert isinstance((await asyncio.gather(call, return_exceptions=True))[0], PicopynError)
+
+
 async def test_shutdown_pending_tasks_nothing_is_left_in_the_same_tick(postgres: PostgresServer) -> None:
     """When `close()` returns, no task and no timer of the driver exists any more."""
     loop: Any = asyncio.get_running_loop()

@@ -92,6 +92,19 @@ def test_a_free_place_goes_first_to_who_has_nothing() -> None:
     assert shared.queue() == [second, first]
 
 
+def test_one_pool_may_owe_a_connection_to_each_of_several_nodes() -> None:
+    """The first that is given back leaves for one of them, and the next is owed as well."""
+    busy, first, second = Node(held=2), Node(waiters=1), Node(waiters=1)
+    shared = budget(2, busy, first, second)
+    assert [shared.grant(node, 1) for node in (first, second)] == [0, 0]
+    busy.slots.owe("excess")
+    assert busy.slots.verdict(1000) == "excess"
+    busy.slots.part(1000, "excess")
+    assert shared.needs_more
+    busy.slots.part(1001, "excess")
+    assert not shared.needs_more
+
+
 class Sharing(RuleBasedStateMachine):
     """Whatever happens in whatever order, with every decision carried out."""
 
@@ -160,6 +173,8 @@ class Sharing(RuleBasedStateMachine):
         else:
             node.slots.part(held, why)
             self.budget.gave_up(node)
+            if self.budget.needs_more:
+                node.slots.owe("excess")
             self._grow(node)
 
     @precondition(lambda self: any(node.slots.leaving for node in self.nodes))

@@ -173,7 +173,7 @@ class AcquiredConnection:
         """Prepare a statement; it can be used until the connection is released."""
         with self._use("prepare"):
             made = await self._connection.prepare(query, name=name, timeout=timeout, record_class=record_class)
-        return PreparedStatement(self, made)
+        return PreparedStatement(self, made, query)
 
     def cursor(
         self,
@@ -196,7 +196,7 @@ class AcquiredConnection:
             NotSupported: The server has no transactions, and cursors live in one.
         """
         self._need_transactions("cursor")
-        made = self._mine().cursor(query, *args, prefetch=prefetch, timeout=timeout, record_class=record_class)
+        made = self._alive("cursor").cursor(query, *args, prefetch=prefetch, timeout=timeout, record_class=record_class)
         return CursorFactory(self, made, query)
 
     def transaction(
@@ -213,7 +213,7 @@ class AcquiredConnection:
             NotSupported: The server accepts BEGIN and COMMIT but means nothing by them.
         """
         self._need_transactions("transaction")
-        made = self._mine().transaction(isolation=isolation, readonly=readonly, deferrable=deferrable)
+        made = self._alive("transaction").transaction(isolation=isolation, readonly=readonly, deferrable=deferrable)
         return Transaction(self, made)
 
     # COPY
@@ -319,7 +319,7 @@ class AcquiredConnection:
 
     def get_server_pid(self) -> int:
         """Number of the server process, as the server told it."""
-        pid: int = self._mine().get_server_pid()
+        pid: int = self._alive("get_server_pid").get_server_pid()
         return pid
 
     def get_server_version(self) -> Any:
@@ -328,7 +328,7 @@ class AcquiredConnection:
 
     def get_settings(self) -> Any:
         """Parameters of the session that the server reports."""
-        return self._mine().get_settings()
+        return self._alive("get_settings").get_settings()
 
     # inside
 
@@ -342,6 +342,12 @@ class AcquiredConnection:
             raise UsageError(
                 "this connection works only in the event loop it was acquired in; acquire one in this loop"
             )
+        return connection
+
+    def _alive(self, name: str) -> Connection:
+        """The same, for methods that need an open connection and send nothing."""
+        connection = self._mine()
+        self._loan.check_alive(name)
         return connection
 
     def _use(self, name: str, query: str | None = None, *, decides: bool = False) -> _Use:

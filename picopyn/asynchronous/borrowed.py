@@ -28,37 +28,39 @@ class PreparedStatement:
     Args:
         holder: The connection.
         statement: asyncpg's statement.
+        query: The text.
     """
 
-    __slots__ = ("_holder", "_statement")
+    __slots__ = ("_holder", "_query", "_statement")
 
-    def __init__(self, holder: AcquiredConnection, statement: Any) -> None:
+    def __init__(self, holder: AcquiredConnection, statement: Any, query: str) -> None:
         self._holder = holder
         self._statement = statement
+        self._query = query
 
     def get_name(self) -> str:
         """Name at the server."""
-        name: str = self._mine().get_name()
+        name: str = self._alive("get_name").get_name()
         return name
 
     def get_query(self) -> str:
         """The text."""
-        query: str = self._mine().get_query()
+        query: str = self._alive("get_query").get_query()
         return query
 
     def get_statusmsg(self) -> str | None:
         """Status of its last execution to the end."""
-        status: str | None = self._mine().get_statusmsg()
+        status: str | None = self._alive("get_statusmsg").get_statusmsg()
         return status
 
     def get_parameters(self) -> tuple[Any, ...]:
         """Types of the parameters, as asyncpg's `Type`."""
-        types: tuple[Any, ...] = self._mine().get_parameters()
+        types: tuple[Any, ...] = self._alive("get_parameters").get_parameters()
         return types
 
     def get_attributes(self) -> tuple[Any, ...]:
         """Columns of the result, as asyncpg's `Attribute`."""
-        attributes: tuple[Any, ...] = self._mine().get_attributes()
+        attributes: tuple[Any, ...] = self._alive("get_attributes").get_attributes()
         return attributes
 
     async def fetch(self, *args: Any, timeout: float | None = None) -> list[Any]:
@@ -97,16 +99,15 @@ class PreparedStatement:
     def cursor(self, *args: Any, prefetch: int | None = None, timeout: float | None = None) -> CursorFactory:
         """A cursor over its rows; see `AcquiredConnection.cursor`."""
         self._holder._need_transactions("cursor")
-        made = self._mine().cursor(*args, prefetch=prefetch, timeout=timeout)
-        return CursorFactory(self._holder, made, self._statement.get_query())
+        made = self._alive("cursor").cursor(*args, prefetch=prefetch, timeout=timeout)
+        return CursorFactory(self._holder, made, self._query)
 
-    def _mine(self) -> Any:
-        self._holder._mine()
+    def _alive(self, name: str) -> Any:
+        self._holder._alive(name)
         return self._statement
 
     def _use(self, name: str) -> Any:
-        self._mine()
-        return self._holder._use(name, self._statement.get_query())
+        return self._holder._use(name, self._query)
 
 
 class CursorFactory:
@@ -126,7 +127,7 @@ class CursorFactory:
         self._query = query
 
     def __aiter__(self) -> CursorIterator:
-        self._holder._mine()
+        self._holder._alive("cursor")
         return CursorIterator(self._holder, self._cursor.__aiter__(), self._query)
 
     def __await__(self) -> Generator[Any, None, Cursor]:

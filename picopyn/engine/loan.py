@@ -131,6 +131,15 @@ class Loan:
         if self.released:
             raise UsageError("this connection was given back to its pool; acquire another one")
 
+    def check_alive(self, name: str) -> None:
+        """Refuse what a closed connection cannot do, for methods that send nothing.
+
+        Raises:
+            ConnectionLost: It is closed.
+        """
+        if self.link.is_closed():
+            raise failures.held_lost(name, self.pool.node, ConnectionError("it is closed"), uncertain=False)
+
     def end(self, error: BaseException | None) -> Exception | None:
         """The call ended.
 

@@ -7,7 +7,7 @@ import gc
 import io
 import json
 import warnings
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any
 
 import asyncpg
@@ -477,6 +477,37 @@ async def test_a_lost_connection_says_what_may_have_happened(pool: Pool) -> None
         with pytest.raises(ConnectionLost) as caught:
             await connection.execute("SELECT 1")
         assert not isinstance(caught.value, OutcomeUnknown)
+
+
+async def test_every_method_says_that_the_connection_is_lost(pool: Pool) -> None:
+    """Also those that send nothing; the driver's own errors, never the transport's."""
+    async with pool.acquire() as connection:
+        statement = await connection.prepare("SELECT 1")
+        async with connection.transaction():
+            factory = connection.cursor("SELECT 1")
+            cursor = await connection.cursor("SELECT 1")
+        connection.terminate()
+        plain = [
+            connection.transaction,
+            lambda: connection.cursor("SELECT 1"),
+            connection.get_server_pid,
+            connection.get_settings,
+            statement.get_name,
+            statement.get_parameters,
+            statement.cursor,
+            lambda: aiter(factory),
+        ]
+        for call in plain:
+            with pytest.raises(ConnectionLost, match="is lost"):
+                call()
+        for step in (lambda: connection.fetch("SELECT 1"), statement.fetch, cursor.fetchrow, factory.__await__):
+            with pytest.raises(ConnectionLost):
+                await _awaited(step)
+
+
+async def _awaited(step: Callable[[], Any]) -> None:
+    made = step()
+    await made if hasattr(made, "__await__") else list(made)
 
 
 async def test_a_call_that_times_out_leaves_its_connection_to_nobody(pool: Pool, watch: Watch) -> None:

@@ -525,8 +525,8 @@ async def test_fork_after_pool(watch: Watch) -> None:
     try:
         async with asyncio.timeout(60):
             said, complaints = await running.communicate()
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(running.pid, signal.SIGKILL)
+    except TimeoutError:
+        os.killpg(running.pid, signal.SIGKILL)
+        raise
     assert running.returncode == 0, complaints.decode()
     assert json.loads(said) == [True, [0, 0, 0, 0], True, True], complaints.decode()

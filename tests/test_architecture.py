@@ -18,6 +18,8 @@ from pathlib import Path
 
 import pytest
 
+from picopyn.dialects.base import Capability
+
 PACKAGE = Path(__file__).parent.parent / "picopyn"
 
 #: Room → storey. Imports go to the same room or downwards; the rooms of storey 0 are one vocabulary.
@@ -418,6 +420,13 @@ def test_no_exception_outlives_its_reason() -> None:
     """An exception that nothing needs any more is taken out."""
     broken = {problem for rule in RULES.values() for module in MODULES.values() for problem in rule(module)}
     assert set(EXCEPTIONS) - {problem.partition(" (")[0] for problem in broken} == set()
+
+
+def test_every_capability_is_asked_for() -> None:
+    """What a dialect answers, somebody above wants to know."""
+    askers = [module.source for module in MODULES.values() if module.room in ("engine", "asynchronous")]
+    unread = {word.name for word in Capability if not any(f"Capability.{word.name}" in source for source in askers)}
+    assert unread == set()
 
 
 def test_no_room_is_forgotten() -> None:

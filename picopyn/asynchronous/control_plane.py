@@ -21,7 +21,7 @@ from picopyn.engine.cluster import Cluster
 from picopyn.engine.executor import Executor
 from picopyn.observe import Publisher, RouteLearned, TopologyChanged
 from picopyn.query_metadata import PreparedStatementMetadata
-from picopyn.routing.route import RouteKind, StatementRoute
+from picopyn.routing.route import RouteKind
 from picopyn.settings import PoolSettings
 from picopyn.topology import Node, Topology, TopologyDiff, TopologySnapshot, difference
 
@@ -118,7 +118,9 @@ class ControlPlane:
 
     def _learned(self, metadata: PreparedStatementMetadata) -> None:
         """A text was learned. A user who may not read who leads can ask from the first keyed SELECT on."""
-        route: StatementRoute = metadata.route
+        route = metadata.route
+        if route is None:
+            return
         if route.kind is RouteKind.KEYED and any(
             not self.snapshot.leader_known(replicaset) for replicaset in self.snapshot.replicaset_uuids()
         ):

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import logging
 import os
 import traceback
 from collections.abc import Iterable, Sequence
@@ -46,8 +45,6 @@ from picopyn.routing.sharding import ShardingKey
 from picopyn.settings import PoolSettings
 from picopyn.stats import Counters, PoolStats
 from picopyn.topology import TopologySnapshot
-
-_LOG = logging.getLogger("picopyn.asynchronous.pool")
 
 #: How long `close` lets running calls finish when the caller does not say (seconds).
 CLOSE_GRACE = 10.0

@@ -271,7 +271,7 @@ class Executor:
             request.asked = True
             self._cluster.jobs.spawn(self._learn(request.query), "picopyn learn")
         self._cluster.ask_refresh()
-        request.waited = True
+        request.waited = request.waited or plan.wait in (Wait.LEADER, Wait.TIER)
         try:
             await self._cluster.changes.wait(self._patience(request))
         except TimeoutError as error:

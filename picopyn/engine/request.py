@@ -34,7 +34,7 @@ class Request:
         losses: Attempts whose connection broke.
         ended: The attempt in flight was ended by us, because it may hang for ever.
         prepared_again: Its prepared statement was renewed.
-        waited: It waited for the cluster to change before it could be sent.
+        waited: It waited for a leader before it could be sent.
         plan: The plan of the attempt in flight.
         node: The node it was sent to last.
         attempts: What was tried, one line each, for the notes of the final error.

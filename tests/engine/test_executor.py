@@ -99,6 +99,7 @@ async def test_an_unlearned_text_is_learned_while_a_leader_is_missing(world: Wor
     await settle()
     assert await world.call(text, AT_R1) == "i11"
     assert world.knowledge.asked == [text]
+    assert (world.counters.calls["keyed"], world.counters.calls["waited_for_leader"]) == (1, 0)
 
 
 async def test_an_unlearned_text_never_waits_for_metadata_while_all_leaders_live(world: World) -> None:

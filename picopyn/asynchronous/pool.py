@@ -144,11 +144,13 @@ class Pool:
     async def wait_ready(
         self, *, leaders: int | None = None, replicas: int | None = None, timeout: float | None = 10.0
     ) -> None:
-        """Wait until nodes are known and connected.
+        """Wait until nodes are known and connected: without any count, every Online node.
+
+        With a count, only what is counted matters; the count that is not given is 0.
 
         Args:
-            leaders: How many leaders; None: every replicaset's.
-            replicas: How many others; None: every other Online node, unless `leaders` was given.
+            leaders: How many leaders at least.
+            replicas: How many other nodes at least.
             timeout: Longest wait (seconds); None: no limit.
 
         Raises:

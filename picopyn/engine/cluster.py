@@ -132,7 +132,7 @@ class Cluster:
         return pool.slots.load
 
     def is_ready(self, leaders: int | None, replicas: int | None) -> bool:
-        """Whether so many leaders and other nodes are connected; None for both: all of them."""
+        """Whether so many leaders and other nodes are connected; None for one: 0 of them, None for both: all."""
         nodes, heads = self.snapshot.nodes(), self.snapshot.nodes(role="leader")
         others = [node for node in nodes if node not in heads]
         if leaders is None and replicas is None:

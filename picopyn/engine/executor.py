@@ -361,7 +361,8 @@ class Executor:
         self, request: Request, node: Node, error: Exception, fault: Fault, ended: str | None = None
     ) -> _Verdict:
         request.sent += fault is not Fault.NOT_SENT
-        request.patience = request.deadline  # the next wait is a new one
+        if request.patience != request.deadline:  # it came from `acquire_timeout`: the next wait is a new one
+            request.patience = None
         losses = self._count_loss(request, node) if fault is Fault.LOST else 0
         action = decide(fault, Call(self._repeatable(request), request.sent, losses, request.prepared_again))
         if action is Action.RAISE:
@@ -372,8 +373,6 @@ class Executor:
             broke = self._cluster.runtime.fault(error)
             raise failures.outcome_unknown(request, node, error, broke, ended) from error
         self._journal.retried(node, fault, len(request.attempts))
-        if fault is Fault.LOST and request.patience != request.deadline:
-            request.patience = None  # waiting for a connection begins anew, whatever time the lost one has taken
         if action is Action.AWAIT_REFRESH:
             await self._await_refresh(request, node)
         elif action is Action.BACK_OFF:

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from picopyn.errors import CallTimeout, PoolClosed
+from picopyn.errors import AcquireTimeout, CallTimeout, PoolClosed
 from picopyn.query_metadata import PreparedStatementMetadata
 from picopyn.routing.plan import Role
 from picopyn.routing.route import RouteKind, StatementRoute
@@ -139,6 +139,22 @@ async def test_each_wait_of_a_call_has_its_own_patience() -> None:
     assert link._running is not None
     link._running.set_exception(broken())
     assert await second == "i11"
+    world.cluster.terminate()
+
+
+async def test_a_wait_after_an_attempt_is_short_under_a_long_command_timeout() -> None:
+    """`acquire_timeout` bounds it like the first one; only a `timeout=` of the call's own stands above it."""
+    world = World(two_by_two(), acquire_timeout=0.1)
+    await world.warm()
+    world.servers["i11"].answers = [HANG]
+    request = world.request(READ, AT_R1, timeout=30)
+    request.patience = None  # as a pool does where the limit is not the call's own
+    call = asyncio.create_task(world.executor.run(request))
+    await settle()
+    world.servers["i11"].kill()
+    async with asyncio.timeout(3):
+        with pytest.raises(AcquireTimeout):
+            await call
     world.cluster.terminate()
 
 

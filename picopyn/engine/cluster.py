@@ -17,6 +17,7 @@ from picopyn.engine.journal import Journal
 from picopyn.engine.node_pool import HookFailed, NodePool
 from picopyn.engine.node_pools import NodePools
 from picopyn.engine.probes import Probes
+from picopyn.engine.request import Request
 from picopyn.engine.runtime import Link, Runtime
 from picopyn.engine.terms import GOODBYE, Terms
 from picopyn.errors import Fault
@@ -252,8 +253,12 @@ class Cluster:
             if (node := self.snapshot.node(uuid)) is not None
             and self.snapshot.leader(node.replicaset_uuid) in (node, None)
         )
-        if away and self.flights.suspects(away):
+        if away and self.stuck(away):
             self._refresh(None)
+
+    def stuck(self, replicasets: frozenset[str]) -> list[tuple[Link, Request]]:
+        """Calls in flight that a change of these replicasets' leaders may leave hanging."""
+        return self.flights.suspects(replicasets, frozenset(map(self._tier, replicasets)))
 
     # life cycle
 
@@ -317,6 +322,11 @@ class Cluster:
 
     def _planner(self, snapshot: TopologySnapshot) -> Planner:
         return Planner(snapshot, self.health, self.load, self._rng, hangs=self._hangs)
+
+    def _tier(self, replicaset: str) -> str | None:
+        """The tier of a replicaset; None when it is not known, or not any more."""
+        known = self.snapshot.replicaset(replicaset)
+        return (known.tier or None) if known is not None else None
 
     def _is_connected(self, node: Node) -> bool:
         pool = self._pools.find(node.uuid)

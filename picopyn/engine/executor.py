@@ -171,7 +171,7 @@ class Executor:
 
     def leaders_moved(self, replicasets: frozenset[str]) -> None:
         """Leaders have changed: what that may have left hanging is ended after a short grace."""
-        suspects = self.flights.suspects(replicasets)
+        suspects = self._cluster.stuck(replicasets)
         if suspects:
             self._cluster.jobs.spawn(self.flights.end_if_stuck(suspects), "picopyn stuck calls")
 

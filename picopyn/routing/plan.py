@@ -72,6 +72,7 @@ class Plan:
         direct: The first candidate is expected to execute the statement itself.
         wait: Why the call must wait for a change first.
         missing: Replicasets without a reachable leader that the call waits for (their uuids).
+        tier: The tier whose rows the statement touches; None when it is not known, or when there are none.
     """
 
     candidates: tuple[Candidate, ...]
@@ -79,6 +80,7 @@ class Plan:
     direct: bool = False
     wait: Wait | None = None
     missing: tuple[str, ...] = ()
+    tier: str | None = None
 
 
 class Planner:
@@ -171,8 +173,8 @@ class Planner:
         """Plan a call that the receiving node will forward, on a tier, or on any tier when that is not known."""
         missing = self._missing_leaders(tier)
         if missing:
-            return Plan((), reason, wait=Wait.TIER, missing=missing)
-        return self._among(self._leaders(tier), reason)
+            return Plan((), reason, wait=Wait.TIER, missing=missing, tier=tier)
+        return self._among(self._leaders(tier), reason, tier=tier)
 
     def unlearned(self) -> Plan:
         """Plan a call whose statement is not known yet: it may be of any kind."""
@@ -195,17 +197,17 @@ class Planner:
         if not self.snapshot.leader_known(owner) and not self._suspects(owner):
             return self._guess(tier, owner)
         if role is Role.PREFER_LEADER and read:
-            plan = self._among(self._followers(owner), "replica_read", REPLICA_READ, direct=True)
+            plan = self._among(self._followers(owner), "replica_read", REPLICA_READ, direct=True, tier=tier)
             if plan.wait is None:
                 return plan
-        return Plan((), "keyed", wait=Wait.LEADER, missing=(owner,))
+        return Plan((), "keyed", wait=Wait.LEADER, missing=(owner,), tier=tier)
 
     def _guess(self, tier: str, owner: str) -> Plan:
         """Any member of a replicaset whose leader is not known: one that does not lead forwards, and that may hang."""
         missing = self._missing_leaders(tier)
         if missing:
-            return Plan((), "no_map", wait=Wait.TIER, missing=missing)
-        return self._among(self.snapshot.members(owner), "no_map")
+            return Plan((), "no_map", wait=Wait.TIER, missing=missing, tier=tier)
+        return self._among(self.snapshot.members(owner), "no_map", tier=tier)
 
     def _followers(self, owner: str) -> list[Node]:
         leader = self.snapshot.leader(owner)
@@ -224,14 +226,22 @@ class Planner:
             return False
         return any(not self._health.is_up(node.uuid) for node in self.snapshot.members(owner))
 
-    def _among(self, nodes: Iterable[Node], reason: str, flavour: Flavour = PLAIN, *, direct: bool = False) -> Plan:
+    def _among(
+        self,
+        nodes: Iterable[Node],
+        reason: str,
+        flavour: Flavour = PLAIN,
+        *,
+        direct: bool = False,
+        tier: str | None = None,
+    ) -> Plan:
         usable = [node for node in nodes if self._usable(node)]
         if not self._health.all_up:
             usable = [node for node in usable if not self._health.is_down(node.uuid)] or usable
         if not usable:
-            return Plan((), reason, wait=Wait.NODES)
+            return Plan((), reason, wait=Wait.NODES, tier=tier)
         ordered = order(usable, self._load_of, self._rng)
-        return Plan(tuple(Candidate(node, flavour) for node in ordered), reason, direct)
+        return Plan(tuple(Candidate(node, flavour) for node in ordered), reason, direct, tier=tier)
 
     def _load_of(self, node: Node) -> int:
         return self._load(node.uuid)
@@ -274,7 +284,7 @@ def _leader_plans(snapshot: TopologySnapshot) -> dict[str, dict[str, Plan]]:
     leaders = {replicaset.uuid: snapshot.leader(replicaset.uuid) for replicaset in snapshot.replicasets()}
     return {
         reason: {
-            uuid: Plan((Candidate(leader),), reason, direct=True)
+            uuid: Plan((Candidate(leader),), reason, direct=True, tier=leader.tier or None)
             for uuid, leader in leaders.items()
             if leader is not None and leader.host
         }

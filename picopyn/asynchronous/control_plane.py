@@ -146,6 +146,8 @@ class ControlPlane:
             self._cluster.confirm(snapshot)
             return
         self._cluster.adopt(snapshot)
+        if _recounted(before, snapshot):
+            self.metadata.forget_all()
         moved = frozenset(uuid for uuid in diff.leaders if before.replicaset(uuid) is not None)
         if moved:
             self._executor.leaders_moved(moved)
@@ -172,3 +174,9 @@ class ControlPlane:
                     tiers_added=diff.tiers_added,
                 )
             )
+
+
+def _recounted(before: TopologySnapshot, after: TopologySnapshot) -> bool:
+    """Whether a known tier has another number of buckets: for users who may not read it, it is derived and may grow."""
+    counts = after.bucket_counts
+    return any(counts.get(tier) != count for tier, count in before.bucket_counts.items())

@@ -57,21 +57,52 @@ def instances(world: World) -> list[EventInstance]:
     ]
 
 
+def first_batch(world: World, buckets: int | None = 3000) -> EventBatch:
+    """All that a user may know who must not read who leads, perhaps without the number of buckets."""
+    ranges = EventBuckets("default", (BucketRange(1, 1500, "r1"), BucketRange(1501, 3000, "r2")))
+    facts = (EventTier("default", buckets), *replicasets(leaders_known=False), *instances(world), ranges)
+    return EventBatch(facts, 1, 1, reset=True)
+
+
+def control_plane(world: World, source: TopologySource) -> ControlPlane:
+    """The control plane of a world, with a source of one's own that is asked on demand only."""
+    settings = dataclasses.replace(world.settings, topology_source=source, topology_update_interval=None)
+    dialect, rng = PicodataDialect(), Random(1)
+    reach = Reach(Dialer(settings, dialect), dialect, [], 1.0, lambda: world.cluster.snapshot, rng)
+    return ControlPlane(settings, dialect, reach, Publisher(None), world.cluster.runtime.now, rng)
+
+
 async def test_what_is_no_news_to_tell_is_planned_with_all_the_same() -> None:
     """A GRANT shows that there is no leader, where it was only not known: nothing that would hang is sent."""
     world = World(two_by_two(leaders_known=False))
     await world.warm()
-    ranges = EventBuckets("default", (BucketRange(1, 1500, "r1"), BucketRange(1501, 3000, "r2")))
-    first = [EventTier("default", 3000), *replicasets(leaders_known=False), *instances(world), ranges]
-    source = Told(EventBatch(tuple(first), 1, 1, reset=True))
-    settings = dataclasses.replace(world.settings, topology_source=source, topology_update_interval=None)
-    dialect, rng = PicodataDialect(), Random(1)
-    reach = Reach(Dialer(settings, dialect), dialect, [], 1.0, lambda: world.cluster.snapshot, rng)
-    plane = ControlPlane(settings, dialect, reach, Publisher(None), world.cluster.runtime.now, rng)
+    source = Told(first_batch(world))
+    plane = control_plane(world, source)
     await plane.start(world.cluster, world.executor)
     assert world.cluster.planner.spread("default").wait is None
     source.batch = EventBatch(tuple(replicasets(leaders_known=True)), 1, 2)
     await plane.tracker.refresh_now()
     assert world.cluster.planner.spread("default").wait is Wait.TIER
+    await plane.close()
+    world.cluster.terminate()
+
+
+async def test_another_number_of_buckets_makes_everything_learned_worthless() -> None:
+    """It is derived from the map where it cannot be read, and the map may grow: routes were made from the old one."""
+    world = World(two_by_two(leaders_known=False))
+    await world.warm()
+    source = Told(first_batch(world, buckets=None))
+    plane = control_plane(world, source)
+    forgotten: list[str | None] = []
+    plane.metadata.tell_forgotten(forgotten.append)
+    await plane.start(world.cluster, world.executor)
+    assert world.cluster.snapshot.bucket_counts == {"default": 3000}
+    source.batch = EventBatch((EventBuckets("default", (BucketRange(1501, 2999, "r1"),)),), 1, 2)
+    await plane.tracker.refresh_now()
+    assert forgotten == []
+    source.batch = EventBatch((EventBuckets("default", (BucketRange(3001, 4000, "r2"),)),), 1, 3)
+    await plane.tracker.refresh_now()
+    assert world.cluster.snapshot.bucket_counts == {"default": 4000}
+    assert forgotten == [None]
     await plane.close()
     world.cluster.terminate()

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from random import Random
 
-from picopyn.dialects.base import Capability, Dialect
+from picopyn.dialects.base import Capability, Dialect, Purpose
 from picopyn.engine.changes import Changes
 from picopyn.engine.flights import NODE_LEFT, Flights
 from picopyn.engine.jobs import Jobs
@@ -182,10 +182,11 @@ class Cluster:
         self.changes.ring()
 
     def open_failed(self, pool: NodePool, error: BaseException, seconds: float) -> None:
-        """A node could not be connected to."""
+        """A node could not be connected to; what its server says against a special connection concerns that alone."""
         self._journal.open_failed(pool.node, pool.purpose.value, error, seconds)
         awake = isinstance(error, HookFailed) or self.fault(error) is Fault.OVERLOADED
-        if not (awake or self.jobs.closed or pool.retired):
+        special = pool.purpose is not Purpose.PLAIN and self.runtime.fault(error) is None
+        if not (awake or special or self.jobs.closed or pool.retired):
             self._not_opened(pool.node, error)
         pool.refuse_waiters(error)
         self._pools.try_again()

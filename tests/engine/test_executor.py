@@ -22,7 +22,7 @@ from picopyn.errors import (
     WriteLost,
     WriteTimeout,
 )
-from picopyn.observe import OutcomeLost, StatementRetried
+from picopyn.observe import NodeStateChanged, OutcomeLost, StatementRetried
 from picopyn.query_metadata import PreparedStatementMetadata
 from picopyn.routing.plan import Role
 from picopyn.routing.route import RouteKind, StatementRoute
@@ -87,6 +87,30 @@ async def test_prefer_leader_reads_use_a_replica_connection_when_the_leader_dies
     assert ("i22", Purpose.REPLICA_READ) in world.purposes
     with pytest.raises(AcquireTimeout, match=r"default_2.*nothing was sent"):
         await world.call(WRITE, AT_R2, role=Role.PREFER_LEADER, timeout=0.05)
+
+
+async def test_a_server_that_refuses_replica_reads_still_serves_plain_calls(world: World) -> None:
+    """It does not know the start-up option: that is nothing against the node, and its connections stay."""
+    world.servers["i21"].kill()
+    replica = world.servers["i22"]
+    replica.refuses_replica_reads = server_error("22023", "unrecognized start-up option")
+    before = set(replica.for_callers)
+    with pytest.raises(AcquireTimeout):
+        await world.call(READ, AT_R2, role=Role.PREFER_LEADER, timeout=0.1)
+    assert world.cluster.health.is_up("i22")
+    assert replica.for_callers == before
+    world.cluster.adopt(two_by_two(leaders={"r2": "i22"}, offline=("i21",)))
+    assert await world.call(WRITE, AT_R2) == "i22"
+
+
+async def test_a_replica_that_cannot_be_reached_is_down_for_all_calls(world: World) -> None:
+    """Nobody listens there: that has nothing to do with what the connection is for."""
+    world.servers["i21"].kill()
+    world.servers["i22"].refuses_replica_reads = ConnectionRefusedError("connection refused")
+    with pytest.raises(AcquireTimeout):
+        await world.call(READ, AT_R2, role=Role.PREFER_LEADER, timeout=0.1)
+    states = [e.new for e in world.events if isinstance(e, NodeStateChanged) and e.node == "i22"]
+    assert states[:1] == ["down"]
 
 
 async def test_an_unlearned_text_is_learned_while_a_leader_is_missing(world: World) -> None:

@@ -161,6 +161,7 @@ class Server:
 
     node: Node
     refuses: BaseException | None = None
+    refuses_replica_reads: BaseException | None = None
     silent: bool = False
     deaf_to_probes: bool = False
     tells_bytes: bool = False
@@ -281,6 +282,8 @@ class World:
             await server.thawed.wait()
         if server.refuses is not None:
             raise server.refuses
+        if purpose is Purpose.REPLICA_READ and server.refuses_replica_reads is not None:
+            raise server.refuses_replica_reads
         self.purposes.append((node.uuid, purpose))
         server.opened += 1
         link = Link(server)

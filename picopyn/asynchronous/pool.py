@@ -39,6 +39,7 @@ from picopyn.engine.route_table import RouteTable
 from picopyn.engine.statistics import pool_stats
 from picopyn.errors import ConfigError, NoNodeAvailable, NotSupported, UsageError
 from picopyn.observe import Publisher
+from picopyn.routing.credentials import Credentials
 from picopyn.routing.explanation import RouteExplanation
 from picopyn.routing.plan import Role
 from picopyn.routing.sharding import ShardingKey
@@ -82,6 +83,7 @@ class Pool:
         self._is_atomic = False
         self._rng = Random()
         self._life = Lifecycle(f"<Pool {self._settings.dsn!r}>")
+        self._credentials: Credentials
         self._control: ControlPlane
         self._journal: Journal
         self._cluster: Cluster
@@ -398,9 +400,10 @@ class Pool:
         """Replace every connection, without disturbing anybody: after a new password, or a change of server settings.
 
         Idle ones are closed now, those in use when they are given back, those that are being opened on arrival. Nothing
-        is waited for.
+        is waited for. A password that a server has refused is tried again at once.
         """
         self._check_open()
+        self._credentials.forgive()
         self._cluster.expire_connections()
 
     def update_topology_interval(self, seconds: float) -> None:
@@ -478,6 +481,7 @@ class Pool:
         self._is_atomic = Capability.TRANSACTIONS in dialect.capabilities
         seeds, timeout = [(endpoint.host, endpoint.port or 0) for endpoint in first.endpoints], settings.connect_timeout
         reach = Reach(dialer, dialect, seeds, timeout, lambda: control.snapshot, rng, first.connection)
+        self._credentials = dialer.credentials
         self._life.belongings = household = Household(dialer=dialer, reach=reach)
         if first.connection is not None:
             dialer.adopt(first.connection)

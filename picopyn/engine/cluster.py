@@ -20,9 +20,9 @@ from picopyn.engine.probes import Probes
 from picopyn.engine.request import Request
 from picopyn.engine.runtime import Link, Runtime
 from picopyn.engine.terms import GOODBYE, Terms
-from picopyn.errors import Fault
+from picopyn.errors import AuthenticationFailed, Fault
 from picopyn.observe import CloseReason
-from picopyn.routing.health import LONGEST_PAUSE, Health, NodeState
+from picopyn.routing.health import Health, NodeState
 from picopyn.routing.membership import reconcile
 from picopyn.routing.plan import PLAIN, REPLICA_READ, Candidate, Planner
 from picopyn.routing.watch import Change, Watch
@@ -31,6 +31,9 @@ from picopyn.topology import Node, TopologySnapshot
 
 #: Load of a node without any connection: it comes after all that have one, for it may be hanging.
 _UNCONNECTED = 1_000_000
+
+#: A server that says so is alive: its connections go on, and nothing speaks against the node.
+_AWAKE = (Fault.OVERLOADED, Fault.AUTH)
 
 #: How long the last tasks may take to end after everything was dropped (seconds); they need a few turns of the loop.
 _LAST_TURNS = 0.06
@@ -151,6 +154,8 @@ class Cluster:
         fault = self.runtime.fault(error)
         if fault is not None:
             return fault
+        if isinstance(error, AuthenticationFailed):
+            return Fault.AUTH
         sqlstate = getattr(error, "sqlstate", None)
         return Fault.STATEMENT if sqlstate is None else self._dialect.fault(sqlstate, str(error))
 
@@ -184,7 +189,7 @@ class Cluster:
     def open_failed(self, pool: NodePool, error: BaseException, seconds: float) -> None:
         """A node could not be connected to; what its server says against a special connection concerns that alone."""
         self._journal.open_failed(pool.node, pool.purpose.value, error, seconds)
-        awake = isinstance(error, HookFailed) or self.fault(error) is Fault.OVERLOADED
+        awake = isinstance(error, HookFailed) or self.fault(error) in _AWAKE
         special = pool.purpose is not Purpose.PLAIN and self.runtime.fault(error) is None
         if not (awake or special or self.jobs.closed or pool.retired):
             self._not_opened(pool.node, error)
@@ -218,8 +223,8 @@ class Cluster:
             self._came_up(node, before, "it answered")
 
     def probe_refused(self, node: Node, error: Exception) -> None:
-        """A node could not be asked; one that has no room for us is alive."""
-        if self.fault(error) is Fault.OVERLOADED:
+        """A node could not be asked; one that has no room for us, or refuses our password, is alive."""
+        if self.fault(error) in _AWAKE:
             self.probe_answered(node)
         else:
             self._refused(node, error)
@@ -350,9 +355,8 @@ class Cluster:
     def _refused(self, node: Node, error: BaseException) -> None:
         reason = str(error) or type(error).__name__
         before = self.health.of(node.uuid).state
-        hold = LONGEST_PAUSE if self.fault(error) is Fault.AUTH else 0.0
         spoke = self.runtime.fault(error) is None
-        if self._watch.refused(node.uuid, reason, self.runtime.now(), spoke=spoke, hold=hold):
+        if self._watch.refused(node.uuid, reason, self.runtime.now(), spoke=spoke):
             self._journal.node_changed(node, before.value, "down", reason)
             self._went_down(node, error)
         self._probes.doubt(node)

@@ -81,7 +81,8 @@ class PoolSettings:
             None: never.
         max_idle: Time after which an unused connection is closed, up to 10 % later; `min_size` are opened anew.
             None: never.
-        topology_update_interval: Time between two periodic refreshes of the topology, at least 1; None: off.
+        topology_update_interval: Time between two periodic refreshes of the topology, at least 1; None: off, then it is
+            refreshed only when something failed or a call waits for a leader.
         query_metadata_cache_size: Most statement texts whose routes are remembered, at least 1.
         connect_timeout: Longest time to open one connection.
         acquire_timeout: Longest wait of a call that names no `timeout=` until it can be sent: for a connection, for a

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from random import Random
 
 from picopyn.asynchronous.leader_finder import LeaderFinder
+from picopyn.asynchronous.looks_on_demand import LooksOnDemand
 from picopyn.asynchronous.metadata_service import QueryMetadataService
 from picopyn.asynchronous.reach import Reach
 from picopyn.asynchronous.static_source import StaticTopologySource
@@ -75,6 +76,7 @@ class ControlPlane:
         )
         interval = None if isinstance(self._source, StaticTopologySource) else settings.topology_update_interval
         self.tracker = TopologyTracker(self._source, interval, now=now, rng=rng)
+        self._on_demand = LooksOnDemand(self.tracker)
         self._cluster: Cluster | None = None
         self._executor: Executor | None = None
         self._seen = self.snapshot
@@ -96,13 +98,22 @@ class ControlPlane:
         """What is known of a text, asked for now if need be; None where statements have no owners."""
         return await self.metadata.get_query_metadata(query, ask_without_parameters=True) if self._learns else None
 
-    def look_again(self, doubtful: Node | None = None) -> None:
-        """Ask for a refresh soon; the leader of a doubtful node's replicaset is asked for again where it was asked."""
+    def look_again(self, doubtful: Node | None = None) -> int | None:
+        """Ask for a refresh soon; the leader of a doubtful node's replicaset is asked for again where it was asked.
+
+        Returns:
+            The number of the first refresh that begins after this; None when a refresh can never tell anything new.
+        """
         if doubtful is not None and isinstance(self._source, PollingTopologySource):
             self._source.doubt_leader(doubtful.replicaset_uuid)
             if self._cluster is not None and self._cluster.health.is_down(doubtful.uuid):
                 self._source.leave(doubtful.host, doubtful.port)
-        self.tracker.trigger()
+        if self._cluster is None or isinstance(self._source, StaticTopologySource):
+            return None
+        if self.tracker.interval is not None:
+            self.tracker.trigger()
+            return self.tracker.next_look
+        return self._on_demand.ask(self._cluster)
 
     async def close(self) -> None:
         """End everything; the source and the metadata service close their connections, each in its own time."""
@@ -124,7 +135,7 @@ class ControlPlane:
         if route.kind is RouteKind.KEYED and any(
             not self.snapshot.leader_known(replicaset) for replicaset in self.snapshot.replicaset_uuids()
         ):
-            self.tracker.trigger()
+            self.look_again()
         if self._publisher.active:
             self._publisher.notify(
                 RouteLearned(query=metadata.query, kind=route.kind.name, tier=route.tier, reason=route.reason)
@@ -143,9 +154,9 @@ class ControlPlane:
         before, self._seen = self._seen, snapshot
         diff = difference(before, snapshot)
         if snapshot.facts is before.facts:
-            self._cluster.confirm(snapshot)
+            self._cluster.confirm(snapshot, self.tracker.last_look)
             return
-        self._cluster.adopt(snapshot)
+        self._cluster.adopt(snapshot, self.tracker.last_look)
         if _recounted(before, snapshot):
             self.metadata.forget_all()
         moved = frozenset(uuid for uuid in diff.leaders if before.replicaset(uuid) is not None)

@@ -48,7 +48,8 @@ class Cluster:
         settings: Sizes and times.
         snapshot: The first look at the cluster; empty until one exists.
         journal: Where events are counted and told.
-        refresh: Asks for a new look at the cluster, without waiting; may name a node to doubt.
+        refresh: Asks for a new look at the cluster, without waiting; may name a node to doubt. It gives the number of
+            the first look that begins after it was asked; None when there is nothing to look at.
         rng: Source of randomness.
 
     Attributes:
@@ -65,7 +66,7 @@ class Cluster:
         settings: PoolSettings,
         snapshot: TopologySnapshot,
         journal: Journal,
-        refresh: Callable[[Node | None], None],
+        refresh: Callable[[Node | None], int | None],
         rng: Random,
     ) -> None:
         self.runtime = runtime
@@ -100,8 +101,13 @@ class Cluster:
         """All node pools."""
         return self._pools.live
 
-    def adopt(self, snapshot: TopologySnapshot) -> None:
-        """Make a snapshot the current one: open and retire node pools, and let waiting calls plan again."""
+    def adopt(self, snapshot: TopologySnapshot, look: int = 0) -> None:
+        """Make a snapshot the current one: open and retire node pools, and let waiting calls plan again.
+
+        Args:
+            snapshot: What is known now.
+            look: Number of the newest look that it shows; a look is counted once its result is here.
+        """
         pooled = {pool.node.uuid: (pool.node.host, pool.node.port) for pool in self.pools}
         membership = reconcile(pooled, snapshot.nodes())
         self.planner = self._planner(snapshot)
@@ -112,12 +118,12 @@ class Cluster:
         for node in joining:
             self._probes.join(node)
             self._pools.warm(self.pool(Candidate(node)))
-        self.changes.looked()
+        self.changes.looked(look)
 
-    def confirm(self, snapshot: TopologySnapshot) -> None:
-        """A look at the cluster found nothing new: waiting calls plan again all the same."""
+    def confirm(self, snapshot: TopologySnapshot, look: int = 0) -> None:
+        """A look at the cluster found nothing new: waiting calls plan again all the same; arguments as for `adopt`."""
         self.planner.snapshot = snapshot
-        self.changes.looked()
+        self.changes.looked(look)
 
     def pool(self, candidate: Candidate) -> NodePool:
         """The pool of connections a candidate needs; made at first use."""
@@ -173,9 +179,13 @@ class Cluster:
         """Why a node is down, in words; None when it is not."""
         return f"the node is down ({self.health.of(node.uuid).reason})" if self.health.is_down(node.uuid) else None
 
-    def ask_refresh(self, doubtful: Node | None = None) -> None:
-        """Ask for a new look at the cluster, without waiting; its leader is in doubt where a node is named."""
-        self._refresh(doubtful)
+    def ask_refresh(self, doubtful: Node | None = None) -> int | None:
+        """Ask for a new look at the cluster, without waiting; its leader is in doubt where a node is named.
+
+        Returns:
+            The number of the first look that begins after this; None when there is nothing to look at.
+        """
+        return self._refresh(doubtful)
 
     def link_opened(self, pool: NodePool, link: Link, seconds: float) -> None:
         """A node answered."""

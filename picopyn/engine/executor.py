@@ -296,14 +296,16 @@ class Executor:
         self._cluster.changes.ring()
 
     async def _await_refresh(self, request: Request, doubtful: Node) -> None:
-        cluster = self._cluster
-        seen = cluster.changes.looks
-        cluster.ask_refresh(doubtful)
+        """Wait for the result of a look that begins now or later: one under way may have seen what was before."""
+        changes, look = self._cluster.changes, self._cluster.ask_refresh(doubtful)
+        if look is None:
+            return await self._pause(request, request.sent)
         try:
-            while cluster.changes.looks == seen and not self.closed:
-                await cluster.changes.wait(self._patience(request))
+            while changes.look < look and not self.closed:
+                await changes.wait(self._patience(request))
         except TimeoutError as error:
             raise self._not_acquired(request, "a newer look at the cluster") from error
+        return None
 
     def _patience(self, request: Request) -> float | None:
         """Until when a call may wait to be sent: its own timeout, else `acquire_timeout` within `command_timeout`."""

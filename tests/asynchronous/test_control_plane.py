@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 from random import Random
 
@@ -13,7 +14,9 @@ from picopyn.dialects.picodata import PicodataDialect
 from picopyn.observe import Publisher
 from picopyn.routing.plan import Wait
 from picopyn.topology import BucketRange, EventBatch, EventBuckets, EventInstance, EventReplicaset, EventTier
-from tests.engine.world import World
+from tests.asynchronous.jump_loop import jumping
+from tests.engine.test_executor import AT_R1, READONLY
+from tests.engine.world import WRITE, World, server_error, settle
 from tests.snapshots import two_by_two
 
 
@@ -22,8 +25,13 @@ class Told(TopologySource):
 
     def __init__(self, batch: EventBatch) -> None:
         self.batch = batch
+        self.refreshes = 0
+        self.failures: list[Exception] = []
 
     async def refresh(self) -> None:
+        self.refreshes += 1
+        if self.failures:
+            raise self.failures.pop(0)
         self.emit(self.batch)
 
     async def close(self) -> None:
@@ -72,6 +80,16 @@ def control_plane(world: World, source: TopologySource) -> ControlPlane:
     return ControlPlane(settings, dialect, reach, Publisher(None), world.cluster.runtime.now, rng)
 
 
+def led_by(world: World, leader: str, number: int) -> EventBatch:
+    """The so manieth batch of a source that may read everything: r1 has this leader."""
+    leads = [
+        EventReplicaset(uuid=uuid, name=uuid, tier="default", leader_uuid=head, leader_known=True)
+        for uuid, head in (("r1", leader), ("r2", "i21"))
+    ]
+    others = [event for event in first_batch(world).events if not isinstance(event, EventReplicaset)]
+    return EventBatch((*leads, *others), 1, number, reset=number == 1)
+
+
 async def test_what_is_no_news_to_tell_is_planned_with_all_the_same() -> None:
     """A GRANT shows that there is no leader, where it was only not known: nothing that would hang is sent."""
     world = World(two_by_two(leaders_known=False))
@@ -106,3 +124,45 @@ async def test_another_number_of_buckets_makes_everything_learned_worthless() ->
     assert forgotten == [None]
     await plane.close()
     world.cluster.terminate()
+
+
+async def test_without_a_timer_a_look_is_taken_when_a_call_needs_one() -> None:
+    """`topology_update_interval=None`: a call that met an outdated leader asks for it, and does not wait in vain."""
+    world = World(two_by_two())
+    await world.warm()
+    source = Told(led_by(world, "i11", 1))
+    plane = control_plane(world, source)
+    await plane.start(world.cluster, world.executor)
+    world.look_again = plane.look_again
+    world.servers["i11"].answers = [server_error("XX000", READONLY)]
+    source.batch = led_by(world, "i12", 2)
+    async with asyncio.timeout(1):
+        assert await world.call(WRITE, AT_R1) == "i12"
+    assert source.refreshes == 2
+    await plane.close()
+    world.cluster.terminate()
+
+
+@jumping
+async def test_looks_on_demand_are_few_and_go_on_only_while_calls_wait() -> None:
+    """One for all that asked meanwhile; one that fails is tried again for those who wait, and for nobody else."""
+    world = World(two_by_two(), acquire_timeout=None)
+    await world.warm()
+    source = Told(led_by(world, "i11", 1))
+    plane = control_plane(world, source)
+    await plane.start(world.cluster, world.executor)
+    world.look_again = plane.look_again
+    looks = {plane.look_again() for _ in range(50)}
+    await asyncio.sleep(60)
+    assert (looks, source.refreshes) == ({2}, 2)
+    source.failures = [OSError("gone")] * 5
+    plane.look_again()
+    await asyncio.sleep(60)
+    assert source.refreshes == 3
+    world.servers["i11"].answers = [server_error("XX000", READONLY)]
+    source.batch = led_by(world, "i12", 2)
+    assert await world.call(WRITE, AT_R1) == "i12"
+    assert source.refreshes == 8
+    await plane.close()
+    await world.cluster.close(world.cluster.runtime.now() + 1)
+    await settle()

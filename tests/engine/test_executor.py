@@ -214,9 +214,31 @@ async def test_the_first_retry_after_a_refresh_goes_to_the_new_leader(world: Wor
     await settle()
     assert not call.done()
     assert world.refreshes_asked
-    world.cluster.adopt(two_by_two(leaders={"r1": "i12"}))
+    world.cluster.adopt(two_by_two(leaders={"r1": "i12"}), world.refreshes_asked)
     assert await call == "i12"
     assert len(world.servers["i11"].calls) == 1
+
+
+async def test_a_look_that_began_before_the_fault_is_not_the_newer_one(world: World) -> None:
+    """What it read may be what was before: sent by that, the call would be refused once more."""
+    world.servers["i11"].answers = [server_error("XX000", READONLY)]
+    call = world.call(WRITE, AT_R1)
+    await settle()
+    world.cluster.confirm(two_by_two(), world.refreshes_asked - 1)
+    await settle()
+    assert not call.done()
+    assert len(world.servers["i11"].calls) == 1
+    world.cluster.adopt(two_by_two(leaders={"r1": "i12"}), world.refreshes_asked)
+    assert await call == "i12"
+
+
+async def test_where_there_is_nothing_to_look_at_a_refused_call_is_sent_again_after_a_pause(world: World) -> None:
+    """Nobody would ever tell that it was looked at."""
+    world.can_be_looked_at = False
+    world.servers["i11"].answers = [server_error("XX000", READONLY)]
+    async with asyncio.timeout(1):
+        assert await world.call(WRITE, AT_R1) == "i11"
+    assert len(world.servers["i11"].calls) == 2
 
 
 def forwarded(message: str) -> asyncpg.PostgresError:

@@ -255,6 +255,8 @@ class World:
         self.knowledge = Knowledge()
         self.events: list[Event] = []
         self.refreshes_asked = 0
+        self.can_be_looked_at = True
+        self.look_again: Callable[[Node | None], int | None] | None = None
         self.purposes: list[tuple[str, Purpose]] = []
         self.settings = PoolSettings.from_dsn("postgresql://u@h:1/", **{"acquire_timeout": 2.0, **settings})
         runtime = AsyncioRuntime(self._open)
@@ -291,8 +293,11 @@ class World:
         server.links.add(link)
         return link
 
-    def _refresh(self, doubtful: Node | None) -> None:
+    def _refresh(self, doubtful: Node | None) -> int | None:
         self.refreshes_asked += 1
+        if self.look_again is not None:
+            return self.look_again(doubtful)
+        return self.refreshes_asked if self.can_be_looked_at else None
 
     async def warm(self) -> None:
         """Wait until every node that can be reached is connected."""

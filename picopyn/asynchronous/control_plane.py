@@ -20,6 +20,7 @@ from picopyn.asynchronous.topology_tracker import PollingTopologySource, Topolog
 from picopyn.dialects.base import Capability, Dialect
 from picopyn.engine.cluster import Cluster
 from picopyn.engine.executor import Executor
+from picopyn.errors import NoNodeAvailable
 from picopyn.observe import Publisher, RouteLearned, TopologyChanged
 from picopyn.query_metadata import PreparedStatementMetadata
 from picopyn.routing.route import RouteKind
@@ -115,6 +116,18 @@ class ControlPlane:
             return self.tracker.next_look
         return self._on_demand.ask(self._cluster)
 
+    async def look_now(self) -> None:
+        """Look at the cluster now; afterwards the engine has what was seen.
+
+        Raises:
+            NoNodeAvailable: The topology could not be read.
+        """
+        tracker = self.tracker
+        look = tracker.next_look
+        await tracker.refresh_now()
+        if tracker.last_look < look and not tracker.stopped:
+            raise _unread(tracker.failure) from tracker.failure
+
     async def close(self) -> None:
         """End everything; the source and the metadata service close their connections, each in its own time."""
         await asyncio.gather(self.tracker.stop(), self.metadata.stop(), self._finder.close())
@@ -185,6 +198,11 @@ class ControlPlane:
                     tiers_added=diff.tiers_added,
                 )
             )
+
+
+def _unread(failure: Exception | None) -> NoNodeAvailable:
+    why = "nothing was read" if failure is None else str(failure) or type(failure).__name__
+    return NoNodeAvailable(f"the topology could not be read, what was known stays: {why}")
 
 
 def _recounted(before: TopologySnapshot, after: TopologySnapshot) -> bool:

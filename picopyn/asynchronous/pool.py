@@ -420,9 +420,15 @@ class Pool:
         self._control.tracker.update_interval(seconds)
 
     async def refresh_topology(self) -> TopologySnapshot:
-        """Look at the cluster now; what is returned is not older than the call."""
+        """Look at the cluster now; what is returned is not older than the call.
+
+        Raises:
+            NoNodeAvailable: The topology could not be read; `topology` still has what was known.
+            PoolClosed: The pool is closed, or was closed meanwhile.
+        """
         self._check_open()
-        await self._control.tracker.refresh_now()
+        await self._control.look_now()
+        self._check_open()
         return self._cluster.snapshot
 
     # inside

@@ -108,6 +108,11 @@ class TopologyTracker:
         """Seconds between two refreshes, or None when periodic tracking is off."""
         return self._clock.interval
 
+    @property
+    def stopped(self) -> bool:
+        """Whether it was told to end."""
+        return self._phase is _Phase.STOPPED
+
     def stats(self) -> TopologyStats:
         """How refreshing goes, now."""
         snapshot = self.topology.snapshot

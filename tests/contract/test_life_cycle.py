@@ -454,6 +454,30 @@ async def test_a_source_of_ones_own_drives_the_pool() -> None:
         assert source.closed
 
 
+async def test_a_refresh_that_fails_is_told_and_what_was_known_stays() -> None:
+    """Nobody takes an older look for the one he asked for."""
+
+    class Failing(OneNode):
+        failing = False
+
+        async def refresh(self) -> None:
+            if self.failing:
+                raise OSError("the catalogue is on fire")
+            await super().refresh()
+
+    with ScriptedServer(Invalidating()) as server:
+        source = Failing(server.host, server.port)
+        async with Pool(server.dsn, topology_source=source, topology_update_interval=None) as pool:
+            known = pool.topology
+            source.failing = True
+            with pytest.raises(NoNodeAvailable, match="could not be read.*on fire") as caught:
+                await pool.refresh_topology()
+            assert isinstance(caught.value.__cause__, OSError)
+            assert pool.topology is known
+            source.failing = False
+            assert (await pool.refresh_topology()).nodes()
+
+
 async def test_a_source_that_fails_at_first_is_told() -> None:
     """Nothing is known of the cluster: `open()` says so instead of waiting for ever."""
 

@@ -495,11 +495,13 @@ class Pool:
         household.sessions = sessions = Sessions(settings, dialer, reach)
         runtime = AsyncioRuntime(sessions.open, sessions.restore)
         self._journal = journal = Journal(Counters(), Publisher(settings.on_event), runtime.now)
-        self._control = control = ControlPlane(settings, dialect, reach, journal.publisher, runtime.now, rng)
+        self._control = household.control = control = ControlPlane(
+            settings, dialect, reach, journal.publisher, runtime.now, rng
+        )
         self._cluster = cluster = Cluster(
             runtime, dialect, settings, control.snapshot, journal, control.look_again, rng
         )
-        household.control, household.cluster = control, cluster
+        household.cluster = cluster
         routes = RouteTable(control.metadata, dialect.key_hash, lambda: cluster.snapshot.bucket_counts)
         self._executor = household.executor = Executor(cluster, routes, control.metadata, dialect, journal)
         await control.start(cluster, self._executor)

@@ -216,6 +216,7 @@ class TopologyTracker:
             if task is not None:
                 task.cancel()
         self._source.terminate()
+        self._source.unlisten()
 
     def _begin_tracking(self, on_refresh: RefreshListener | None) -> None:
         self._phase = _Phase.RUNNING
@@ -279,6 +280,7 @@ class TopologyTracker:
         except Exception as error:
             _LOG.debug("the topology source did not close by itself: %s", _reason(error))
             self._source.terminate()
+        self._source.unlisten()
 
 
 class _Record:

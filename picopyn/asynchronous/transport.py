@@ -135,7 +135,7 @@ class Dialer:
     def _refused(self, address: Address, error: asyncpg.PostgresError) -> None:
         """Remember that credentials were refused; a pool that never had a connection tells its caller, nobody else."""
         words = str(error)
-        if self._dialect.fault(error.sqlstate, words) is not Fault.AUTH:
+        if self._dialect.fault(getattr(error, "sqlstate", None), words) is not Fault.AUTH:
             return
         if self.credentials.refused(address, _now(), words) and self._made:
             host, port = address

@@ -101,7 +101,7 @@ async def _layers(pool: Any, watch: Stopwatch) -> dict[str, float]:
     executor = pool._executor
     request = pool._request("fetchrow", READ, (7,), None, None, None)
     scan = pool._request("fetchrow", SCAN, (7,), None, None, None)
-    plan, _ = executor.plan(request)
+    plan = executor.plan(request)
     node_pool = executor._cluster.pool(plan.candidates[0])
     link = await node_pool.take(None)
 

@@ -5,7 +5,7 @@ It owns all three: snapshots are swapped here in one assignment, and node pools 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from random import Random
 
@@ -23,7 +23,7 @@ from picopyn.errors import Fault
 from picopyn.observe import CloseReason
 from picopyn.routing.health import LONGEST_PAUSE, Health, NodeState
 from picopyn.routing.membership import reconcile
-from picopyn.routing.plan import PLAIN, REPLICA_READ, Candidate, Planner
+from picopyn.routing.plan import PLAIN, REPLICA_READ, Candidate, Flavour, Planner
 from picopyn.routing.watch import Change, Watch
 from picopyn.settings import PoolSettings
 from picopyn.topology import Node, TopologySnapshot
@@ -118,6 +118,11 @@ class Cluster:
     def pool(self, candidate: Candidate) -> NodePool:
         """The pool of connections a candidate needs; made at first use."""
         return self._pools.get(candidate)
+
+    @property
+    def pools_by_key(self) -> Mapping[tuple[str, Flavour], NodePool]:
+        """The node pools there are, by the key of a candidate; always as of now."""
+        return self._pools.by_key
 
     @property
     def failure(self) -> BaseException | None:

@@ -29,6 +29,9 @@ class Role(Enum):
     PREFER_LEADER = "prefer_leader"
 
 
+#: Reasons of calls whose bucket is known.
+_DIRECT: Final = ("keyed", "key_set", "constant")
+
 #: The kind of connection a candidate needs. Texts, for they are looked up by every call.
 Flavour = Literal["plain", "replica reads"]
 PLAIN: Final = "plain"
@@ -95,11 +98,11 @@ class Planner:
     __slots__ = (
         "_anywhere",
         "_complete",
-        "_direct",
+        "_doubted",
+        "_finished",
         "_hangs",
         "_health",
         "_load",
-        "_owner_of",
         "_rng",
         "_spread_nodes",
         "_uuids",
@@ -117,25 +120,25 @@ class Planner:
     ) -> None:
         self.snapshot = snapshot
         self._health = health
+        self._doubted = health.doubted
         self._load = load
         self._rng = rng
         self._hangs = hangs
-        self._direct = _leader_plans(snapshot)
+        self._finished: dict[str, dict[str, tuple[Plan | None, ...]]] = {reason: {} for reason in _DIRECT}
         self._uuids = tuple(node.uuid for node in snapshot.nodes())
         self._anywhere: dict[int, Plan] = {}
-        self._owner_of = {tier: m.owner for tier in snapshot.tiers if (m := snapshot.shard_map(tier)) is not None}
         self._spread_nodes: dict[str | None, tuple[Node, ...]] = {}
         self._complete: dict[str | None, bool] = {}
 
     def for_bucket(self, tier: str, bucket: int, role: Role, read: bool, reason: str = "keyed") -> Plan:
         """Plan a call whose statement touches exactly one bucket."""
-        owner_of = self._owner_of.get(tier)
-        owner = owner_of(bucket) if owner_of is not None else None
+        plans = self._finished[reason].get(tier) or self._finish(tier, reason)
+        plan = plans[bucket] if 0 < bucket < len(plans) else None
+        if plan is not None and (not self._doubted or not self._health.is_down(plan.candidates[0].node.uuid)):
+            return plan
+        owner = self.snapshot.owner(tier, bucket)
         if owner is None:
             return self.spread(tier, "no_map")
-        plan = self._direct[reason].get(owner)
-        if plan is not None and (self._health.all_up or not self._health.is_down(plan.candidates[0].node.uuid)):
-            return plan
         return self._without_leader(tier, owner, role, read=read)
 
     def for_buckets(self, tier: str, buckets: Iterable[int], role: Role, read: bool) -> Plan:
@@ -180,6 +183,19 @@ class Planner:
         if plan.wait is Wait.TIER:
             return Plan((), "unlearned", wait=Wait.LEARN, missing=plan.missing)
         return plan
+
+    def _finish(self, tier: str, reason: str) -> tuple[Plan | None, ...]:
+        """One plan per bucket of a tier, where the leader is known, for the hot path to look up."""
+        leaders = {r.uuid: self.snapshot.leader(r.uuid) for r in self.snapshot.replicasets()}
+        plans = {
+            uuid: Plan((Candidate(leader),), reason, direct=True)
+            for uuid, leader in leaders.items()
+            if leader is not None and leader.host
+        }
+        shard_map = self.snapshot.shard_map(tier)
+        owners = shard_map.owners if shard_map is not None else ()
+        finished = self._finished[reason][tier] = tuple(plans.get(owner or "") for owner in owners)
+        return finished
 
     def _from(self, first: int) -> Plan:
         """A plan to be kept: one node first, then the others as they follow."""
@@ -267,16 +283,3 @@ class Planner:
     def _leader_doubtful(self, replicaset: str) -> bool:
         leader = self.snapshot.leader(replicaset)
         return not self._health.is_up(leader.uuid) if leader is not None else self._suspects(replicaset)
-
-
-def _leader_plans(snapshot: TopologySnapshot) -> dict[str, dict[str, Plan]]:
-    """One finished plan per reason and replicaset whose leader is known: the hot path only looks it up."""
-    leaders = {replicaset.uuid: snapshot.leader(replicaset.uuid) for replicaset in snapshot.replicasets()}
-    return {
-        reason: {
-            uuid: Plan((Candidate(leader),), reason, direct=True)
-            for uuid, leader in leaders.items()
-            if leader is not None and leader.host
-        }
-        for reason in ("keyed", "key_set", "constant")
-    }

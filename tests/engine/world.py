@@ -81,6 +81,9 @@ class Link:
     def is_in_transaction(self) -> bool:
         return False
 
+    def is_idle(self) -> bool:
+        return not self.closed
+
     def requests(self) -> int:
         return self.made
 

@@ -4,8 +4,8 @@ Between `fetch` and the protocol asyncpg makes four coroutines, a closure and a 
 (`docs/performance.md`). What they do for a statement that lies in the connection's cache fits in a few lines here;
 everything else goes asyncpg's way: a first use, a `record_class`, a query logger, a connection that is closed.
 
-It leans on asyncpg's internals: the statement cache, `bind_execute`, and which errors make it prepare again. The range
-of asyncpg is declared in `pyproject.toml`; `tests/asynchronous/test_short_way.py` runs every case both ways and compares.
+It leans on asyncpg's internals: the statement cache, `bind_execute`, and which errors make it prepare again.
+`tests/postgres/test_short_way.py` runs every case both ways and compares.
 """
 
 from __future__ import annotations
@@ -24,13 +24,15 @@ class ShortWayConnection(asyncpg.Connection):
 
     __slots__ = ()
 
+    _protocol: Any
+
     async def fetch(self, query: str, *args: Any, timeout: float | None = None, record_class: Any = None) -> Any:
         """See asyncpg."""
         known = None if record_class is not None else self._known(query)
         if known is None:
             return await super().fetch(query, *args, timeout=timeout, record_class=record_class)
         try:
-            return await self._protocol.bind_execute(known, args, "", 0, False, timeout)  # type: ignore[attr-defined]
+            return await self._protocol.bind_execute(known, args, "", 0, False, timeout)
         except _OUTDATED as error:
             await self._renew(error)
         return await super().fetch(query, *args, timeout=timeout)
@@ -41,7 +43,7 @@ class ShortWayConnection(asyncpg.Connection):
         if known is None:
             return await super().fetchrow(query, *args, timeout=timeout, record_class=record_class)
         try:
-            rows = await self._protocol.bind_execute(known, args, "", 1, False, timeout)  # type: ignore[attr-defined]
+            rows = await self._protocol.bind_execute(known, args, "", 1, False, timeout)
         except _OUTDATED as error:
             await self._renew(error)
         else:
@@ -52,19 +54,18 @@ class ShortWayConnection(asyncpg.Connection):
         """See asyncpg."""
         known = self._known(query) if args else None
         if known is None:
-            return await super().execute(query, *args, timeout=timeout)
+            return str(await super().execute(query, *args, timeout=timeout))
         try:
-            result = await self._protocol.bind_execute(known, args, "", 0, True, timeout)  # type: ignore[attr-defined]
+            result = await self._protocol.bind_execute(known, args, "", 0, True, timeout)
         except _OUTDATED as error:
             await self._renew(error)
         else:
-            status: str = result[1].decode()
-            return status
-        return await super().execute(query, *args, timeout=timeout)
+            return str(result[1].decode())
+        return str(await super().execute(query, *args, timeout=timeout))
 
     def _known(self, query: str) -> Any:
         """The prepared statement of a text, or None where the short way is not open."""
-        protocol: Any = self._protocol
+        protocol = self._protocol
         if self._aborted or self._query_loggers or not protocol.is_connected():
             return None
         return self._stmt_cache.get((query, protocol.get_record_class(), False))

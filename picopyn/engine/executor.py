@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Sequence
 from enum import Enum
-from typing import Any, NoReturn, Protocol
+from typing import Any, Final, NoReturn, Protocol
 
 from picopyn.dialects.base import Capability, Dialect
 from picopyn.engine import failures
@@ -30,6 +30,9 @@ from picopyn.topology import Node
 #: First pause after a whole round of candidates failed without the cluster having changed (seconds); it doubles.
 BACK_OFF = 0.05
 LONGEST_BACK_OFF = 1.0
+
+#: A name costs a call less than the member of an enumeration.
+_LEADER: Final = Role.LEADER
 
 
 class _Verdict(Enum):
@@ -86,6 +89,7 @@ class Executor:
         self._journal = journal
         self._counters = journal.counters
         self._calls = journal.counters.calls
+        self._aloft = cluster.flights.aloft
         self._compiled = routes.compiled
         self._pools = cluster.pools_by_key
         self._sharded = Capability.SHARDED in dialect.capabilities
@@ -118,22 +122,28 @@ class Executor:
                 link = pool.try_take() or await self._queue(request, candidate, pool, version)
                 if link is None:
                     continue
-                self.flights.depart(link, request, pool.node)
+                request.node = pool.node
+                self._aloft[link] = request
                 try:
-                    result = await self._send(request, link)
+                    if request.deadline is None:
+                        result = await getattr(link, request.method)(request.query, *request.args)
+                    else:
+                        result = await self._send(request, link)
                 except BaseException as error:
                     verdict, result = await self._recover(request, pool, link, error)
                     if verdict is _Verdict.NEXT_CANDIDATE:
                         continue
                     if verdict is _Verdict.PLAN_AGAIN:
                         break
-                self.flights.arrive(link)
+                self._aloft.pop(link, None)
                 pool.give(link)
                 if self.closed:
                     self._cluster.changes.ring()
                 self._calls["waited_for_leader" if request.waited else plan.reason] += 1
-                if request.route is not None:
-                    self._count_down(request.route, request)
+                if (route := request.route) is not None:
+                    route.check_in -= 1
+                    if not route.check_in:
+                        route.check_in = self._learner.check_later(request.query, request.args)
                 return result
             else:
                 rounds += 1
@@ -179,23 +189,20 @@ class Executor:
         if suspects:
             self._cluster.jobs.spawn(self.flights.end_if_stuck(suspects), "picopyn stuck calls")
 
-    def _count_down(self, compiled: CompiledRoute, request: Request) -> None:
-        compiled.check_in -= 1
-        if not compiled.check_in:
-            compiled.check_in = self._learner.check_later(request.query, request.args)
-
     def plan(self, request: Request) -> Plan:
         """Plan a call as of now; the request keeps the plan, and the route it was made from. Nothing is sent."""
         if self.closed:
             raise PoolClosed("the pool is closed")
         if request.method in MANY:  # its rows may have any owner
-            request.plan = plan = self._cluster.planner.spread(None) if self._sharded else self._cluster.planner.anywhere()
+            request.plan = plan = (
+                self._cluster.planner.spread(None) if self._sharded else self._cluster.planner.anywhere()
+            )
             return plan
         request.route = route = self._compiled.get(request.query) or self._find_route(request)
         if route is not None and route.bucket is not None:
             bucket = route.bucket(request.args)
             if bucket is not None:
-                read = request.role is not Role.LEADER and self._dialect.is_read(request.query)
+                read = request.role is not _LEADER and self._dialect.is_read(request.query)
                 request.plan = plan = self._cluster.planner.for_bucket(
                     route.tier, bucket, request.role, read, route.reason
                 )
@@ -219,7 +226,7 @@ class Executor:
         if route.buckets is not None:
             buckets = route.buckets(request.args)
             if buckets is not None:
-                read = request.role is not Role.LEADER and self._dialect.is_read(request.query)
+                read = request.role is not _LEADER and self._dialect.is_read(request.query)
                 return planner.for_buckets(route.tier, buckets, request.role, read)
         elif route.route.kind is RouteKind.ANY_NODE:
             return planner.anywhere()
@@ -343,7 +350,8 @@ class Executor:
             fault = self._cluster.fault(error)
             if fault is Fault.STALE_PLAN and not request.row_by_row:
                 return await self._prepare_again(request, pool, link)
-        ended = self.flights.arrive(link)
+        self._aloft.pop(link, None)
+        ended, request.end_reason = request.end_reason, None
         if not isinstance(error, Exception):
             pool.drop(link, "state_unknown")
             raise error

@@ -34,6 +34,7 @@ class Request:
         asked: The server was asked about the text while a leader was missing.
         losses: Attempts whose connection broke.
         ended: The attempt in flight was ended by us, because it may hang for ever.
+        end_reason: Why the connection of the attempt in flight was dropped by us; None while it was not.
         prepared_again: Its prepared statement was renewed.
         waited: It waited for the cluster to change before it could be sent.
         plan: The plan of the attempt in flight.
@@ -53,6 +54,7 @@ class Request:
     asked: bool = False
     losses: int = 0
     ended: bool = False
+    end_reason: str | None = None
     prepared_again: bool = False
     waited: bool = False
     attempts: tuple[str, ...] = ()
@@ -63,8 +65,6 @@ class Request:
         query: str,
         args: Sequence[Any],
         role: Role,
-        timeout: float | None = None,
-        deadline: float | None = None,
         idempotent: bool | None = None,
     ) -> None:
         self.method = method
@@ -72,9 +72,19 @@ class Request:
         self.args = args
         self.role = role
         self.idempotent = idempotent
-        if deadline is not None:
-            self.timeout = timeout
-            self.deadline = self.patience = deadline
+
+    def limit(self, timeout: float, now: float, *, own: bool = True) -> None:
+        """Set the limit for the whole call.
+
+        Args:
+            timeout: The limit (seconds).
+            now: The runtime's clock.
+            own: The caller named it for this call, so it also is how long the call may wait to be sent.
+        """
+        self.timeout = timeout
+        self.deadline = now + timeout
+        if own:
+            self.patience = self.deadline
 
     @property
     def called(self) -> str:

@@ -323,8 +323,10 @@ class World:
         method: str = "fetch",
     ) -> Request:
         """A call that is not started yet."""
-        deadline = None if timeout is None else self.cluster.runtime.now() + timeout
-        return Request(method, query, args, role, timeout, deadline, idempotent)
+        request = Request(method, query, args, role, idempotent)
+        if timeout is not None:
+            request.limit(timeout, self.cluster.runtime.now())
+        return request
 
 
 async def settle(turns: int = 20) -> None:

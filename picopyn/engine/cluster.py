@@ -131,10 +131,9 @@ class Cluster:
 
     def load(self, uuid: str) -> int:
         """Calls a node serves now: connections held and calls waiting for one."""
-        pool = self._pools.find(uuid)
-        if pool is None or not pool.slots.size:
-            return _UNCONNECTED
-        return pool.slots.load
+        pool = self._pools.by_key.get((uuid, PLAIN))
+        slots = None if pool is None else pool.slots
+        return slots.load if slots is not None and slots.size else _UNCONNECTED
 
     def is_ready(self, leaders: int | None, replicas: int | None) -> bool:
         """Whether so many leaders and other nodes are connected; None for both: all of them."""

@@ -96,16 +96,15 @@ class Planner:
     """
 
     __slots__ = (
-        "_anywhere",
         "_complete",
         "_doubted",
         "_finished",
         "_hangs",
         "_health",
+        "_leaders_of",
         "_load",
+        "_rings",
         "_rng",
-        "_spread_nodes",
-        "_uuids",
         "snapshot",
     )
 
@@ -125,9 +124,8 @@ class Planner:
         self._rng = rng
         self._hangs = hangs
         self._finished: dict[str, dict[str, tuple[Plan | None, ...]]] = {reason: {} for reason in _DIRECT}
-        self._uuids = tuple(node.uuid for node in snapshot.nodes())
-        self._anywhere: dict[int, Plan] = {}
-        self._spread_nodes: dict[str | None, tuple[Node, ...]] = {}
+        self._rings: dict[tuple[str | None, str], _Ring] = {}
+        self._leaders_of: dict[str | None, tuple[Node, ...]] = {}
         self._complete: dict[str | None, bool] = {}
 
     def for_bucket(self, tier: str, bucket: int, role: Role, read: bool, reason: str = "keyed") -> Plan:
@@ -156,9 +154,8 @@ class Planner:
         """
         if role is not None:
             return self._by_role(role)
-        if self._uuids and self._health.all_up:
-            first = lightest(self._uuids, self._load, self._rng)
-            return self._anywhere.get(first) or self._from(first)
+        if not self._doubted:
+            return self._lightest(None, "any", direct=True)
         return self._among(self.snapshot.nodes(), "any", direct=True)
 
     def _by_role(self, role: Role) -> Plan:
@@ -175,6 +172,8 @@ class Planner:
         missing = self._missing_leaders(tier)
         if missing:
             return Plan((), reason, wait=Wait.TIER, missing=missing)
+        if not self._doubted:
+            return self._lightest(tier, reason)
         return self._among(self._leaders(tier), reason)
 
     def unlearned(self) -> Plan:
@@ -197,12 +196,15 @@ class Planner:
         finished = self._finished[reason][tier] = tuple(plans.get(owner or "") for owner in owners)
         return finished
 
-    def _from(self, first: int) -> Plan:
-        """A plan to be kept: one node first, then the others as they follow."""
-        nodes = self.snapshot.nodes()
-        candidates = tuple(map(Candidate, (*nodes[first:], *nodes[:first])))
-        plan = self._anywhere[first] = Plan(candidates, "any", direct=True)
-        return plan
+    def _lightest(self, tier: str | None, reason: str, *, direct: bool = False) -> Plan:
+        """A finished plan with the least loaded node first, while nothing speaks against any: a node or a leader."""
+        ring = self._rings.get((tier, reason))
+        if ring is None:
+            nodes = filter(self._usable, self.snapshot.nodes() if direct else self._leaders(tier))
+            ring = self._rings[tier, reason] = _Ring(nodes, reason, direct=direct)
+        if not ring.uuids:
+            return Plan((), reason, wait=Wait.NODES)
+        return ring.plan(lightest(ring.uuids, self._load, self._rng))
 
     def _without_leader(self, tier: str, owner: str, role: Role, *, read: bool) -> Plan:
         leader = self.snapshot.leader(owner)
@@ -253,10 +255,10 @@ class Planner:
         return self._load(node.uuid)
 
     def _leaders(self, tier: str | None) -> tuple[Node, ...]:
-        known = self._spread_nodes.get(tier)
+        known = self._leaders_of.get(tier)
         if known is None:
             leaders = tuple(self.snapshot.nodes(role="leader", tier=tier))
-            known = self._spread_nodes[tier] = leaders or tuple(self.snapshot.nodes())
+            known = self._leaders_of[tier] = leaders or tuple(self.snapshot.nodes())
         return known
 
     def _missing_leaders(self, tier: str | None) -> tuple[str, ...]:
@@ -283,3 +285,33 @@ class Planner:
     def _leader_doubtful(self, replicaset: str) -> bool:
         leader = self.snapshot.leader(replicaset)
         return not self._health.is_up(leader.uuid) if leader is not None else self._suspects(replicaset)
+
+
+class _Ring:
+    """Nodes that are equally good, with a plan for each that comes first; a plan is made at its first use.
+
+    Args:
+        nodes: The nodes.
+        reason: See `Plan`.
+        direct: See `Plan`.
+
+    Attributes:
+        uuids: The nodes' uuids.
+    """
+
+    __slots__ = ("_candidates", "_direct", "_plans", "_reason", "uuids")
+
+    def __init__(self, nodes: Iterable[Node], reason: str, *, direct: bool) -> None:
+        self._candidates = tuple(map(Candidate, nodes))
+        self._reason = reason
+        self._direct = direct
+        self._plans: dict[int, Plan] = {}
+        self.uuids = tuple(candidate.node.uuid for candidate in self._candidates)
+
+    def plan(self, first: int) -> Plan:
+        """The plan that begins with one of them; the others come as they follow."""
+        plan = self._plans.get(first)
+        if plan is None:
+            candidates = (*self._candidates[first:], *self._candidates[:first])
+            plan = self._plans[first] = Plan(candidates, self._reason, self._direct)
+        return plan

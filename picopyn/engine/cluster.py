@@ -5,9 +5,11 @@ It owns all three: snapshots are swapped here in one assignment, and node pools 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from contextlib import suppress
+from functools import partial
 from random import Random
+from typing import Any
 
 from picopyn.dialects.base import Capability, Dialect
 from picopyn.engine.changes import Changes
@@ -158,7 +160,10 @@ class Cluster:
         return Fault.STATEMENT if sqlstate is None else self._dialect.fault(sqlstate, str(error))
 
     def suspect(self, node: Node, reason: str) -> None:
-        """Something is wrong with a node: look at it, and at the cluster, at once."""
+        """Something is wrong with a node: look at it, and at the cluster, at once. From anywhere."""
+        self.runtime.post(partial(self._suspect, node, reason))
+
+    def _suspect(self, node: Node, reason: str) -> None:
         listed = self.snapshot.node(node.uuid)
         gone = listed is None or not listed.reachable  # a late call of a node that left brings back nothing
         if not gone and self._watch.broke(node.uuid, reason, self.runtime.now()):
@@ -173,7 +178,11 @@ class Cluster:
 
     def ask_refresh(self, doubtful: Node | None = None) -> None:
         """Ask for a new look at the cluster, without waiting; its leader is in doubt where a node is named."""
-        self._refresh(doubtful)
+        self.runtime.post(partial(self._refresh, doubtful))
+
+    def spawn(self, job: Coroutine[Any, Any, None], name: str) -> None:
+        """Start a background job. From anywhere."""
+        self.runtime.post(partial(self.jobs.spawn, job, name))
 
     def link_opened(self, pool: NodePool, link: Link, seconds: float) -> None:
         """A node answered."""
@@ -199,7 +208,7 @@ class Cluster:
         if self.jobs.closed:
             self.changes.ring()
         elif reason == "broken" and not pool.retired:
-            self.suspect(pool.node, "a connection broke")
+            self._suspect(pool.node, "a connection broke")
         elif self.health.is_up(pool.node.uuid):
             self._pools.warm(pool)
 
@@ -336,7 +345,7 @@ class Cluster:
     def _not_opened(self, node: Node, error: BaseException) -> None:
         """A node that only takes too long may be busy, or hang: a question tells."""
         if isinstance(error, TimeoutError):
-            self.suspect(node, str(error) or "no connection in time")
+            self._suspect(node, str(error) or "no connection in time")
         else:
             self._refused(node, error)
 

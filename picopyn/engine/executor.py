@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Sequence
 from enum import Enum
+from functools import partial
 from typing import Any, Final, NoReturn, Protocol
 
 from picopyn.dialects.base import Capability, Dialect
@@ -30,6 +31,8 @@ from picopyn.topology import Node
 #: First pause after a whole round of candidates failed without the cluster having changed (seconds); it doubles.
 BACK_OFF = 0.05
 LONGEST_BACK_OFF = 1.0
+#: Stands for the number of calls until the next check of a route while that number is being found out.
+NOT_SOON = 1_000_000
 
 #: A name costs a call less than the member of an enumeration.
 _LEADER: Final = Role.LEADER
@@ -82,6 +85,8 @@ class Executor:
         self.closed = False
         self.flights = cluster.flights
         self._changes = cluster.changes
+        self._post = cluster.runtime.post
+        self._lock = cluster.runtime.lock()
         self._cluster = cluster
         self._routes = routes
         self._learner = learner
@@ -113,7 +118,7 @@ class Executor:
             version = self._changes.version
             plan = self.plan(request)
             if plan.wait is not None:
-                await self._wait(request, plan)
+                await self._wait(request, plan, version)
                 continue
             for candidate in plan.candidates:
                 if version != self._changes.version:
@@ -138,16 +143,17 @@ class Executor:
                 self._aloft.pop(link, None)
                 pool.give(link)
                 if self.closed:
-                    self._cluster.changes.ring()
+                    self._post(self._changes.ring)
                 self._calls["waited_for_leader" if request.waited else plan.reason] += 1
                 if (route := request.route) is not None:
                     route.check_in -= 1
-                    if not route.check_in:
-                        route.check_in = self._learner.check_later(request.query, request.args)
+                    if route.check_in <= 0:
+                        route.check_in = NOT_SOON
+                        self._post(partial(self._offer_check, route, request))
                 return result
             else:
                 rounds += 1
-                await self._pause(request, rounds)
+                await self._pause(request, rounds, version)
 
     async def acquire(self, request: Request, place: Place) -> Loan:
         """Take a connection for longer than one call.
@@ -164,7 +170,7 @@ class Executor:
             version = self._changes.version
             plan = place.plan(self._cluster.planner, self._dialect)
             if plan.wait in (Wait.LEADER, Wait.TIER):
-                await self._wait(request, plan)
+                await self._wait(request, plan, version)
                 continue
             for candidate in plan.candidates:
                 if version != self._changes.version:
@@ -175,19 +181,22 @@ class Executor:
                     return Loan(self._lender, pool, link)
             else:
                 rounds += 1
-                await self._pause(request, rounds)
+                await self._pause(request, rounds, version)
 
     def give(self, pool: NodePool, link: Link) -> None:
         """Give back a connection."""
         pool.give(link)
         if self.closed:
-            self._cluster.changes.ring()
+            self._post(self._changes.ring)
 
     def leaders_moved(self, replicasets: frozenset[str]) -> None:
         """Leaders have changed: what that may have left hanging is ended after a short grace."""
         suspects = self.flights.suspects(replicasets)
         if suspects:
             self._cluster.jobs.spawn(self.flights.end_if_stuck(suspects), "picopyn stuck calls")
+
+    def _offer_check(self, route: CompiledRoute, request: Request) -> None:
+        route.check_in = self._learner.check_later(request.query, request.args)
 
     def plan(self, request: Request) -> Plan:
         """Plan a call as of now; the request keeps the plan, and the route it was made from. Nothing is sent."""
@@ -214,7 +223,8 @@ class Executor:
         """The route of a text that is not compiled yet, where there can be one; learning may begin."""
         if not self._sharded or not (request.args or request.asked):
             return None
-        return self._routes.get(request.query)
+        self._post(partial(self._routes.get, request.query))
+        return self._compiled.get(request.query)
 
     def _plan_unkeyed(self, request: Request, route: CompiledRoute | None) -> Plan:
         """Plan a call that does not belong to one bucket, as far as is known."""
@@ -288,19 +298,20 @@ class Executor:
         self.give(pool, link)
         return None
 
-    async def _wait(self, request: Request, plan: Plan) -> None:
+    async def _wait(self, request: Request, plan: Plan, version: int) -> None:
+        """Wait for a change that came after the plan was made."""
         if plan.wait is Wait.LEARN:
             request.asked = True
-            self._cluster.jobs.spawn(self._learn(request.query), "picopyn learn")
+            self._cluster.spawn(self._learn(request.query), "picopyn learn")
         self._cluster.ask_refresh()
         request.waited = True
         try:
-            await self._cluster.changes.wait(self._patience(request))
+            await self._changes.wait(self._patience(request), version)
         except TimeoutError as error:
             what = failures.awaited(plan, self._cluster.snapshot)
             raise self._not_acquired(request, what) from self._cluster.failure or error
 
-    async def _pause(self, request: Request, rounds: int) -> None:
+    async def _pause(self, request: Request, rounds: int, version: int | None = None) -> None:
         """Every candidate was tried in vain: wait for a change, but not for long."""
         if self.closed:
             raise PoolClosed("the pool is closed")
@@ -309,7 +320,7 @@ class Executor:
             raise self._not_acquired(request, "a reachable node") from self._cluster.failure
         pause = now + min(BACK_OFF * 2.0 ** min(rounds, 10), LONGEST_BACK_OFF)
         try:
-            await self._cluster.changes.wait(pause if patience is None else min(patience, pause))
+            await self._changes.wait(pause if patience is None else min(patience, pause), version)
         except TimeoutError:
             return
 
@@ -373,7 +384,7 @@ class Executor:
         """The statement was prepared before the schema changed, and nothing was done: once more, freshly prepared."""
         request.prepared_again = True
         link.forget_statements()
-        self._learner.evict(request.query)
+        self._post(partial(self._learner.evict, request.query))
         self._journal.retried(pool.node, Fault.STALE_PLAN, request.sent + 1)
         try:
             return _Verdict.ANSWERED, await self._send(request, link)
@@ -434,7 +445,8 @@ class Executor:
             request.ended = False
             return 0
         request.losses += 1
-        return max(request.losses, self._losses.count(request.query, node.uuid, self._cluster.runtime.now()))
+        with self._lock:
+            return max(request.losses, self._losses.count(request.query, node.uuid, self._cluster.runtime.now()))
 
     def _unreachable(self, request: Request, node: Node, error: NodeUnreachable) -> None:
         cause = error.__cause__

@@ -45,7 +45,7 @@ class Flights:
 
     def suspects(self, replicasets: frozenset[str]) -> list[tuple[Link, Request]]:
         """Calls in flight that a change of these replicasets' leaders may leave hanging."""
-        return [flight for flight in self.aloft.items() if _may_hang(flight[1], replicasets)]
+        return [flight for flight in tuple(self.aloft.items()) if _may_hang(flight[1], replicasets)]
 
     def on(self, links: Iterable[Link]) -> list[tuple[Link, Request]]:
         """Calls in flight on these connections."""

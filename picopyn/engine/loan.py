@@ -200,7 +200,7 @@ class Loan:
         elif link.is_closed() or link.is_in_transaction() or self.pool.retired:
             lender.give(self.pool, link)
         elif self._used and lender.restores and not lender.cluster.jobs.closed:
-            lender.cluster.jobs.spawn(self._restore(), "picopyn reset")
+            lender.cluster.spawn(self._restore(), "picopyn reset")
         elif left is Leftovers.SESSION:
             self.pool.drop(link, "state_unknown")
         else:

@@ -106,7 +106,7 @@ async def _layers(pool: Any, watch: Stopwatch) -> dict[str, float]:
     link = await node_pool.take(None)
 
     def take_and_give() -> None:
-        executor.give(node_pool, node_pool.try_take())
+        node_pool.give(node_pool.try_take())
 
     bare = await watch.awaited(lambda: link.fetchrow(READ, 7))
     found = {
@@ -114,7 +114,7 @@ async def _layers(pool: Any, watch: Stopwatch) -> dict[str, float]:
         "plan, by key": watch.plain(lambda: executor.plan(request)),
         "plan, no key": watch.plain(lambda: executor.plan(scan)),
     }
-    executor.give(node_pool, link)
+    node_pool.give(link)
     found["take and give"] = watch.plain(take_and_give)
     found["whole, by key"] = await watch.awaited(lambda: pool.fetchrow(READ, 7)) - bare
     found["whole, no key"] = await watch.awaited(lambda: pool.fetchrow(SCAN, 7)) - bare

@@ -1,6 +1,6 @@
 """Connections are begun one after the other, a moment apart, however many are wanted at once.
 
-A TLS hand-shake and the hash of a SCRAM password cost milliseconds of the event loop each. Fifty that are begun together
+A TLS hand-shake and the hash of a SCRAM password cost milliseconds of the event loop each. Fifty that are begun at once
 arrive at the same stage together, and stop everybody else for as long as all of them take (scenario
 `block-connect-in-loop`). Begun apart they stay apart. Only beginnings are spaced: nobody waits for a node that hangs.
 """
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 
-#: Between two beginnings (seconds): about what a hash of 4 096 rounds costs, the usual number for SCRAM; TLS costs half.
+#: Between two beginnings (seconds): about what the usual hash for SCRAM costs (4 096 rounds); TLS costs half of it.
 GAP = 0.01
 
 

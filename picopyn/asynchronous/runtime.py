@@ -128,6 +128,10 @@ class AsyncioRuntime:
         """A new waiter."""
         return AsyncioWaiter(self._loop)
 
+    def post(self, step: Callable[[], object]) -> None:
+        """Take a step where the state of the cluster lives: here."""
+        step()
+
     def spawn(self, job: Coroutine[Any, Any, None], name: str) -> Job:
         """Start a task in an empty context; what it raises is logged, never lost."""
         started = AsyncioJob(self._loop, job, name)

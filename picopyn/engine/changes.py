@@ -1,7 +1,8 @@
 """Waiting for the cluster to change: a snapshot, a node's reachability, what is known of statements.
 
 Calls that have to wait for any of it wait here, holding no connection and no slot of a server. They are all woken by
-every change and plan again; changes are rare.
+every change and plan again; changes are rare. Where callers have threads of their own, a change may come between a look
+and the waiting that follows from it: who waits says which version he has seen.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ class Changes:
         """Something changed: wake everybody who waits, in the order of asking."""
         self.version += 1
         waiting, self._waiting = self._waiting, {}
-        for waiter in waiting:
+        for waiter in tuple(waiting):
             waiter.wake(None)
 
     def looked(self, look: int) -> None:
@@ -45,15 +46,20 @@ class Changes:
         self.look = max(self.look, look)
         self.ring()
 
-    async def wait(self, deadline: float | None) -> None:
+    async def wait(self, deadline: float | None, seen: int | None = None) -> None:
         """Wait for the next change.
+
+        Args:
+            deadline: How long, on the runtime's clock; None: no limit.
+            seen: The version after which the next one counts; None: this one.
 
         Raises:
             TimeoutError: The deadline passed.
         """
         waiter = self._runtime.waiter()
-        self._waiting[waiter] = None
+        self._waiting[waiter] = None  # first this, then the look at the version: `ring` does it the other way round
         try:
-            await waiter.wait(deadline)
+            if seen is None or seen == self.version:
+                await waiter.wait(deadline)
         finally:
             self._waiting.pop(waiter, None)

@@ -5,9 +5,11 @@ It owns all three: snapshots are swapped here in one assignment, and node pools 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from contextlib import suppress
+from functools import partial
 from random import Random
+from typing import Any
 
 from picopyn.dialects.base import Capability, Dialect, Purpose
 from picopyn.engine.changes import Changes
@@ -18,7 +20,7 @@ from picopyn.engine.node_pool import HookFailed, NodePool
 from picopyn.engine.node_pools import NodePools
 from picopyn.engine.probes import Probes
 from picopyn.engine.request import Request
-from picopyn.engine.runtime import Link, Runtime
+from picopyn.engine.runtime import Link, Runtime, Waiter
 from picopyn.engine.terms import GOODBYE, Terms
 from picopyn.errors import AuthenticationFailed, Fault
 from picopyn.observe import CloseReason
@@ -170,7 +172,10 @@ class Cluster:
         return Fault.STATEMENT if sqlstate is None else self._dialect.fault(sqlstate, str(error))
 
     def suspect(self, node: Node, reason: str) -> None:
-        """Something is wrong with a node: look at it, and at the cluster, at once."""
+        """Something is wrong with a node: look at it, and at the cluster, at once. From anywhere."""
+        self.runtime.post(partial(self._suspect, node, reason))
+
+    def _suspect(self, node: Node, reason: str) -> None:
         listed = self.snapshot.node(node.uuid)
         gone = listed is None or not listed.reachable  # a late call of a node that left brings back nothing
         if not gone and self._watch.broke(node.uuid, reason, self.runtime.now()):
@@ -183,13 +188,23 @@ class Cluster:
         """Why a node is down, in words; None when it is not."""
         return f"the node is down ({self.health.of(node.uuid).reason})" if self.health.is_down(node.uuid) else None
 
-    def ask_refresh(self, doubtful: Node | None = None) -> int | None:
-        """Ask for a new look at the cluster, without waiting; its leader is in doubt where a node is named.
+    def ask_refresh(self) -> None:
+        """Ask for a new look at the cluster, without waiting. From anywhere."""
+        self.runtime.post(partial(self._refresh, None))
+
+    async def next_look(self, doubtful: Node) -> int | None:
+        """Ask for a new look at the cluster; the leader of a node's replicaset is in doubt. From anywhere.
 
         Returns:
             The number of the first look that begins after this; None when there is nothing to look at.
         """
-        return self._refresh(doubtful)
+        asked: Waiter[int | None] = self.runtime.waiter()
+        self.runtime.post(lambda: asked.wake(self._refresh(doubtful)))
+        return await asked.wait(None)
+
+    def spawn(self, job: Coroutine[Any, Any, None], name: str) -> None:
+        """Start a background job. From anywhere."""
+        self.runtime.post(partial(self.jobs.spawn, job, name))
 
     def link_opened(self, pool: NodePool, link: Link, seconds: float) -> None:
         """A node answered."""
@@ -216,7 +231,7 @@ class Cluster:
         if self.jobs.closed:
             self.changes.ring()
         elif reason == "broken" and not pool.retired:
-            self.suspect(pool.node, "a connection broke")
+            self._suspect(pool.node, "a connection broke")
         elif self.health.is_up(pool.node.uuid):
             self._pools.warm(pool)
 
@@ -362,7 +377,7 @@ class Cluster:
     def _not_opened(self, node: Node, error: BaseException) -> None:
         """A node that only takes too long may be busy, or hang: a question tells."""
         if isinstance(error, TimeoutError):
-            self.suspect(node, str(error) or "no connection in time")
+            self._suspect(node, str(error) or "no connection in time")
         else:
             self._refused(node, error)
 

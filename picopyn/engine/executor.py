@@ -6,33 +6,29 @@ another counted reason. On any `BaseException` a connection that is not known to
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable
 from enum import Enum
-from typing import Any, Final, NoReturn, Protocol
+from typing import Any, NoReturn
 
 from picopyn.dialects.base import Capability, Dialect
 from picopyn.engine import failures
+from picopyn.engine.call_router import CallRouter, Learner
 from picopyn.engine.cluster import Cluster
 from picopyn.engine.journal import Journal
 from picopyn.engine.loan import Lender, Loan
 from picopyn.engine.node_pool import HookFailed, NodePool, NodeUnreachable, QueueFull
 from picopyn.engine.place import Place
-from picopyn.engine.request import MANY, Request
-from picopyn.engine.route_table import CompiledRoute, RouteTable
+from picopyn.engine.request import Request
+from picopyn.engine.route_table import RouteTable
 from picopyn.engine.runtime import Link
 from picopyn.errors import AuthenticationFailed, ConnectionLost, Fault, PoolClosed
-from picopyn.query_metadata import PreparedStatementMetadata
-from picopyn.routing.plan import Candidate, Plan, Role, Wait
+from picopyn.routing.plan import Candidate, Plan, Wait
 from picopyn.routing.retry import Action, Call, LossMemory, decide
-from picopyn.routing.route import RouteKind
 from picopyn.topology import Node
 
 #: First pause after a whole round of candidates failed without the cluster having changed (seconds); it doubles.
 BACK_OFF = 0.05
 LONGEST_BACK_OFF = 1.0
-
-#: A name costs a call less than the member of an enumeration.
-_LEADER: Final = Role.LEADER
 
 
 class _Verdict(Enum):
@@ -41,28 +37,6 @@ class _Verdict(Enum):
     ANSWERED = "there is a result after all"
     NEXT_CANDIDATE = "try the next candidate"
     PLAN_AGAIN = "make a new plan"
-
-
-class Learner(Protocol):
-    """What the executor asks of the metadata service."""
-
-    async def get_query_metadata(
-        self, query: str, *, ask_without_parameters: bool = False
-    ) -> PreparedStatementMetadata | None:
-        """Learn about a text now, and wait for it."""
-        ...
-
-    def evict(self, query: str) -> None:
-        """Forget what is known of a text."""
-        ...
-
-    def check_later(self, query: str, args: Sequence[Any]) -> int:
-        """Compare, in the background, where a call went with what the server says.
-
-        Returns:
-            The how manieth call of the text from now on is to be offered next.
-        """
-        ...
 
 
 class Executor:
@@ -80,21 +54,16 @@ class Executor:
         self, cluster: Cluster, routes: RouteTable, learner: Learner, dialect: Dialect, journal: Journal
     ) -> None:
         self.closed = False
-        self.flights = cluster.flights
         self._changes = cluster.changes
         self._cluster = cluster
-        self._routes = routes
-        self._learner = learner
+        self._router = CallRouter(cluster, routes, learner, dialect, journal.counters.calls)
         self._dialect = dialect
         self._journal = journal
-        self._counters = journal.counters
-        self._calls = journal.counters.calls
         self._aloft = cluster.flights.aloft
-        self._compiled = routes.compiled
         self._pools = cluster.pools_by_key
-        self._sharded = Capability.SHARDED in dialect.capabilities
+        self._lock = cluster.runtime.lock()
         self._losses = LossMemory()
-        self._lender = Lender(cluster, dialect, journal.counters, self.give)
+        self._lender = Lender(cluster, dialect, journal.counters)
 
     async def run(self, request: Request) -> Any:
         """Run one call.
@@ -113,7 +82,7 @@ class Executor:
             version = self._changes.version
             plan = self.plan(request)
             if plan.wait is not None:
-                await self._wait(request, plan)
+                await self._wait(request, plan, version)
                 continue
             for candidate in plan.candidates:
                 if version != self._changes.version:
@@ -137,17 +106,11 @@ class Executor:
                         break
                 self._aloft.pop(link, None)
                 pool.give(link)
-                if self.closed:
-                    self._cluster.changes.ring()
-                self._calls["waited_for_leader" if request.waited else plan.reason] += 1
-                if (route := request.route) is not None:
-                    route.check_in -= 1
-                    if not route.check_in:
-                        route.check_in = self._learner.check_later(request.query, request.args)
+                self._router.answered(request, plan)
                 return result
             else:
                 rounds += 1
-                await self._pause(request, rounds)
+                await self._pause(request, rounds, version)
 
     async def acquire(self, request: Request, place: Place) -> Loan:
         """Take a connection for longer than one call.
@@ -164,7 +127,7 @@ class Executor:
             version = self._changes.version
             plan = place.plan(self._cluster.planner, self._dialect)
             if plan.wait in (Wait.LEADER, Wait.TIER):
-                await self._wait(request, plan)
+                await self._wait(request, plan, version)
                 continue
             for candidate in plan.candidates:
                 if version != self._changes.version:
@@ -175,72 +138,23 @@ class Executor:
                     return Loan(self._lender, pool, link)
             else:
                 rounds += 1
-                await self._pause(request, rounds)
-
-    def give(self, pool: NodePool, link: Link) -> None:
-        """Give back a connection."""
-        pool.give(link)
-        if self.closed:
-            self._cluster.changes.ring()
+                await self._pause(request, rounds, version)
 
     def leaders_moved(self, replicasets: frozenset[str]) -> None:
         """Leaders have changed: what that may have left hanging is ended after a short grace."""
         suspects = self._cluster.stuck(replicasets)
         if suspects:
-            self._cluster.jobs.spawn(self.flights.end_if_stuck(suspects), "picopyn stuck calls")
+            self._cluster.jobs.spawn(self._cluster.flights.end_if_stuck(suspects), "picopyn stuck calls")
 
     def plan(self, request: Request) -> Plan:
-        """Plan a call as of now; the request keeps the plan, and the route it was made from. Nothing is sent."""
+        """Plan a call as of now; nothing is sent.
+
+        Raises:
+            PoolClosed: The pool is closed.
+        """
         if self.closed:
             raise PoolClosed("the pool is closed")
-        if request.method in MANY:  # its rows may have any owner
-            request.plan = plan = (
-                self._cluster.planner.spread(None) if self._sharded else self._cluster.planner.anywhere()
-            )
-            return plan
-        request.route = route = self._compiled.get(request.query) or self._find_route(request)
-        if route is not None and route.bucket is not None:
-            bucket = route.bucket(request.args)
-            if bucket is not None:
-                read = request.role is not _LEADER and self._dialect.is_read(request.query)
-                request.plan = plan = self._cluster.planner.for_bucket(
-                    route.tier, bucket, request.role, read, route.reason
-                )
-                return plan
-        request.plan = plan = self._plan_unkeyed(request, route)
-        return plan
-
-    def _find_route(self, request: Request) -> CompiledRoute | None:
-        """The route of a text that is not compiled yet, where there can be one; learning may begin."""
-        if not self._sharded or not (request.args or request.asked):
-            return None
-        return self._routes.get(request.query)
-
-    def _plan_unkeyed(self, request: Request, route: CompiledRoute | None) -> Plan:
-        """Plan a call that does not belong to one bucket, as far as is known."""
-        planner = self._cluster.planner
-        if not self._sharded:
-            return planner.anywhere()
-        if route is None:
-            return self._plan_unknown(request)
-        if route.buckets is not None:
-            buckets = route.buckets(request.args)
-            if buckets is not None:
-                read = request.role is not _LEADER and self._dialect.is_read(request.query)
-                return planner.for_buckets(route.tier, buckets, request.role, read)
-        elif route.route.kind is RouteKind.ANY_NODE:
-            return planner.anywhere()
-        return planner.spread(route.route.tier, route.otherwise)
-
-    def _plan_unknown(self, request: Request) -> Plan:
-        plan = self._cluster.planner.unlearned()
-        if plan.wait is not Wait.LEARN:
-            return plan
-        if self._dialect.never_hangs(request.query):
-            return self._cluster.planner.anywhere()
-        if request.asked or not self._dialect.can_be_asked(request.query):
-            return Plan((), plan.reason, wait=Wait.TIER, missing=plan.missing)
-        return plan
+        return self._router.plan(request)
 
     # sending
 
@@ -262,7 +176,7 @@ class Executor:
         except HookFailed as error:
             own = error.__cause__
         except QueueFull:
-            self._counters.too_many_waiting += 1
+            self._journal.counters.too_many_waiting += 1
             raise failures.too_many_waiting(request, pool.node, pool.state) from None
         except TimeoutError as error:
             what = f"a free connection to {pool.node.name} ({pool.node.address}: {pool.state})"
@@ -281,26 +195,27 @@ class Executor:
         try:
             plan = self.plan(request)
         except BaseException:
-            self.give(pool, link)
+            pool.give(link)
             raise
         if any(candidate.key == other.key for other in plan.candidates):
             return link
-        self.give(pool, link)
+        pool.give(link)
         return None
 
-    async def _wait(self, request: Request, plan: Plan) -> None:
+    async def _wait(self, request: Request, plan: Plan, version: int) -> None:
+        """Wait for a change that came after the plan was made."""
         if plan.wait is Wait.LEARN:
             request.asked = True
-            self._cluster.jobs.spawn(self._learn(request.query), "picopyn learn")
+            self._router.learn(request.query)
         self._cluster.ask_refresh()
         request.waited = request.waited or plan.wait in (Wait.LEADER, Wait.TIER)
         try:
-            await self._cluster.changes.wait(self._patience(request))
+            await self._changes.wait(self._patience(request), version)
         except TimeoutError as error:
             what = failures.awaited(plan, self._cluster.snapshot)
             raise self._not_acquired(request, what) from self._cluster.failure or error
 
-    async def _pause(self, request: Request, rounds: int) -> None:
+    async def _pause(self, request: Request, rounds: int, version: int | None = None) -> None:
         """Every candidate was tried in vain: wait for a change, but not for long."""
         if self.closed:
             raise PoolClosed("the pool is closed")
@@ -309,22 +224,20 @@ class Executor:
             raise self._not_acquired(request, "a reachable node") from self._cluster.failure
         pause = now + min(BACK_OFF * 2.0 ** min(rounds, 10), LONGEST_BACK_OFF)
         try:
-            await self._cluster.changes.wait(pause if patience is None else min(patience, pause))
+            await self._changes.wait(pause if patience is None else min(patience, pause), version)
         except TimeoutError:
             return
 
-    async def _learn(self, query: str) -> None:
-        await self._learner.get_query_metadata(query, ask_without_parameters=True)
-        self._cluster.changes.ring()
-
     async def _await_refresh(self, request: Request, doubtful: Node) -> None:
         """Wait for the result of a look that begins now or later: one under way may have seen what was before."""
-        changes, look = self._cluster.changes, self._cluster.ask_refresh(doubtful)
+        changes, look = self._changes, await self._cluster.next_look(doubtful)
         if look is None:
             return await self._pause(request, request.sent)
+        version = changes.version
         try:
             while changes.look < look and not self.closed:
-                await changes.wait(self._patience(request))
+                await changes.wait(self._patience(request), version)
+                version = changes.version
         except TimeoutError as error:
             raise self._not_acquired(request, "a newer look at the cluster") from error
         return None
@@ -366,7 +279,7 @@ class Executor:
             raise failures.timed_out(request, pool.node, repeatable=repeatable) from error
         fault = self._cluster.fault(error)
         if self._cluster.runtime.fault(error) is None:
-            self.give(pool, link)
+            pool.give(link)
         elif ended is None:
             pool.drop(link, "broken")
         return await self._act(request, pool.node, error, fault, ended), None
@@ -375,7 +288,7 @@ class Executor:
         """The statement was prepared before the schema changed, and nothing was done: once more, freshly prepared."""
         request.prepared_again = True
         link.forget_statements()
-        self._learner.evict(request.query)
+        self._router.forget(request.query)
         self._journal.retried(pool.node, Fault.STALE_PLAN, request.sent + 1)
         try:
             return _Verdict.ANSWERED, await self._send(request, link)
@@ -435,7 +348,8 @@ class Executor:
             request.ended = False
             return 0
         request.losses += 1
-        return max(request.losses, self._losses.count(request.query, node.uuid, self._cluster.runtime.now()))
+        with self._lock:
+            return max(request.losses, self._losses.count(request.query, node.uuid, self._cluster.runtime.now()))
 
     def _unreachable(self, request: Request, node: Node, error: NodeUnreachable) -> None:
         cause = error.__cause__
@@ -446,7 +360,7 @@ class Executor:
     def _not_acquired(self, request: Request, awaited: str) -> Exception:
         if self.closed:
             return PoolClosed("the pool was closed while the call waited")
-        self._counters.acquire_timeouts += 1
+        self._journal.counters.acquire_timeouts += 1
         own = request.patience == request.deadline
         limit = request.timeout if own else self._cluster.settings.acquire_timeout
         return failures.not_acquired(request, awaited, limit or 0.0, self._cluster.snapshot, self._cluster.health)

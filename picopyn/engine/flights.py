@@ -50,7 +50,7 @@ class Flights:
             replicasets: Their uuids.
             tiers: Their tiers; None among them: there is one whose tier is not known.
         """
-        return [flight for flight in self.aloft.items() if _may_hang(flight[1], replicasets, tiers)]
+        return [flight for flight in tuple(self.aloft.items()) if _may_hang(flight[1], replicasets, tiers)]
 
     def on(self, links: Iterable[Link]) -> list[tuple[Link, Request]]:
         """Calls in flight on these connections."""

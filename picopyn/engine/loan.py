@@ -15,8 +15,6 @@ Rules of this file:
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from picopyn.dialects.base import Capability, Dialect
 from picopyn.engine import failures
 from picopyn.engine.cluster import Cluster
@@ -36,21 +34,17 @@ class Lender:
         cluster: Where the connections come from.
         dialect: The kind of server.
         counters: Where outcomes are counted.
-        give: Takes a connection back.
 
     Attributes:
         restores: Whether sessions are cleared between borrowers.
     """
 
-    __slots__ = ("_selects_repeatable", "cluster", "counters", "dialect", "give", "restores")
+    __slots__ = ("_selects_repeatable", "cluster", "counters", "dialect", "restores")
 
-    def __init__(
-        self, cluster: Cluster, dialect: Dialect, counters: Counters, give: Callable[[NodePool, Link], None]
-    ) -> None:
+    def __init__(self, cluster: Cluster, dialect: Dialect, counters: Counters) -> None:
         self.cluster = cluster
         self.dialect = dialect
         self.counters = counters
-        self.give = give
         reset = cluster.settings.reset
         self.restores = callable(reset) or (reset and Capability.TRANSACTIONS in dialect.capabilities)
         self._selects_repeatable = Capability.SELECTS_HAVE_NO_EFFECT in dialect.capabilities
@@ -198,22 +192,22 @@ class Loan:
         if not self.sound or left is Leftovers.CODECS:
             self.pool.drop(link, "state_unknown")
         elif link.is_closed() or link.is_in_transaction() or self.pool.retired:
-            lender.give(self.pool, link)
+            self.pool.give(link)
         elif self._used and lender.restores and not lender.cluster.jobs.closed:
-            lender.cluster.jobs.spawn(self._restore(), "picopyn reset")
+            lender.cluster.spawn(self._restore(), "picopyn reset")
         elif left is Leftovers.SESSION:
             self.pool.drop(link, "state_unknown")
         else:
-            lender.give(self.pool, link)
+            self.pool.give(link)
 
     async def _restore(self) -> None:
-        lender, runtime = self._lender, self._lender.cluster.runtime
+        runtime = self._lender.cluster.runtime
         try:
             restored = await runtime.restore_link(self.link, runtime.now() + RESTORE_TIMEOUT)
         except BaseException:
             self.pool.drop(self.link, "state_unknown")
             raise
         if restored:
-            lender.give(self.pool, self.link)
+            self.pool.give(self.link)
         else:
             self.pool.drop(self.link, "state_unknown")

@@ -7,6 +7,7 @@ not for the one being opened.
 
 from __future__ import annotations
 
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -74,7 +75,6 @@ class NodePool:
         self._openings: list[Job] = []
         self._terms = terms
         self._lock = terms.runtime.lock()
-        terms.budget.members[self] = None
 
     @property
     def trouble(self) -> str:
@@ -118,7 +118,7 @@ class NodePool:
             if limit and len(self.slots.waiters) >= limit:
                 raise QueueFull
             self.slots.wait(waiter)
-        self.grow()
+        self._grow_soon()
         try:
             taken: Link = await waiter.wait(deadline)
             return taken
@@ -130,14 +130,10 @@ class NodePool:
         """Give a connection back after use: it goes to the first waiter, or becomes idle, or leaves."""
         if not link.is_idle():
             self.drop(link, "broken" if link.is_closed() else "state_unknown")
-        elif self.slots.condemned and self._must_leave(link):
-            self._close([link])
-            self.grow()
+        elif self.slots.condemned:
+            self._terms.runtime.post(partial(self._give_or_part, link))
         else:
-            with self._lock:
-                waiter = self.slots.give(link)
-            if waiter is not None:
-                self._hand_over(waiter, link)
+            self._keep(link)
 
     def drop(self, link: Link, reason: CloseReason) -> None:
         """Give back a connection that must not be used again: it is closed at once."""
@@ -147,7 +143,7 @@ class NodePool:
             else:
                 self.slots.part(link, reason)
         link.terminate()
-        self.grow()
+        self._grow_soon()
 
     def expect_close(self, link: Link, reason: CloseReason) -> None:
         """Somebody on this side is about to close a connection: remember why."""
@@ -250,6 +246,24 @@ class NodePool:
                 link.terminate()
 
     # inside
+
+    def _keep(self, link: Link) -> None:
+        with self._lock:
+            waiter = self.slots.give(link)
+        if waiter is not None:
+            self._hand_over(waiter, link)
+
+    def _give_or_part(self, link: Link) -> None:
+        if self._must_leave(link):
+            self._close([link])
+            self.grow()
+        else:
+            self._keep(link)
+
+    def _grow_soon(self) -> None:
+        """The same as `grow`, from where callers are."""
+        if self.slots.wanted or self._terms.budget.is_hungry(self):
+            self._terms.runtime.post(self.grow)
 
     def _sound(self, link: Link | None) -> Link | None:
         """A connection just taken, or the next one whose socket has not ended; called with the lock held."""

@@ -7,6 +7,7 @@ closes. This file decides nothing about a single connection.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 
 from picopyn.dialects.base import Purpose
 from picopyn.engine.node_pool import NodePool
@@ -32,7 +33,7 @@ class NodePools:
         by_key: The pools in use, by what a candidate calls its key; not to be changed outside.
     """
 
-    __slots__ = ("_is_up", "_live", "_retired", "_terms", "_upkeep", "by_key", "least_size")
+    __slots__ = ("_is_up", "_live", "_looked_after", "_retired", "_terms", "_upkeep", "by_key", "least_size")
 
     def __init__(self, terms: Terms, least_size: int, is_up: Callable[[str], bool]) -> None:
         self.least_size = least_size
@@ -41,6 +42,7 @@ class NodePools:
         self._live: dict[tuple[str, Flavour], NodePool] = {}
         self.by_key: Mapping[tuple[str, Flavour], NodePool] = self._live
         self._retired: set[NodePool] = set()
+        self._looked_after = False
         self._upkeep = Upkeep(terms.runtime, terms.settings, self.all, self._lacking)
 
     @property
@@ -61,10 +63,17 @@ class NodePools:
         """The pool of connections a candidate needs; made at first use."""
         pool = self._live.get(candidate.key)
         if pool is None:
-            if not self._live:
-                self._terms.jobs.spawn(self._upkeep.run(), "picopyn upkeep")
-            pool = self._live[candidate.key] = NodePool(self._terms, candidate.node, _PURPOSES[candidate.flavour])
+            made = NodePool(self._terms, candidate.node, _PURPOSES[candidate.flavour])
+            pool = self._live.setdefault(candidate.key, made)
+            if pool is made:
+                self._terms.runtime.post(partial(self._welcome, pool))
         return pool
+
+    def _welcome(self, pool: NodePool) -> None:
+        self._terms.budget.members[pool] = None
+        if not self._looked_after:
+            self._looked_after = True
+            self._terms.jobs.spawn(self._upkeep.run(), "picopyn upkeep")
 
     def warm(self, pool: NodePool) -> None:
         """Keep as many connections as every node gets."""

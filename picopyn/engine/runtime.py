@@ -129,8 +129,16 @@ class Runtime(Protocol):
         """A new waiter of the calling party."""
         ...
 
+    def post(self, step: Callable[[], object]) -> None:
+        """Take a step where the state of the cluster lives: at once where calls live there too, else soon.
+
+        Node pools are taken from and given back to by every caller, under their locks. Everything else in the engine
+        that changes is changed there, so it needs no locks: snapshots, reachability, jobs, openings, the common limit.
+        """
+        ...
+
     def spawn(self, job: Coroutine[Any, Any, None], name: str) -> Job:
-        """Start a background job in an empty context."""
+        """Start a background job, in an empty context; only from where the state of the cluster lives."""
         ...
 
     async def settle(self, jobs: Iterable[Job], deadline: float) -> None:
@@ -143,7 +151,7 @@ class Runtime(Protocol):
         Args:
             node: Where to.
             purpose: What for; decides the start-up options.
-            on_lost: Called with the link, once, in this runtime's own context, when it is closed by anyone.
+            on_lost: Called with the link, once, where the state of the cluster lives, when it is closed by anyone.
         """
         ...
 

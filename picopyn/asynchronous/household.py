@@ -42,7 +42,7 @@ class Household:
     async def close(self, deadline: float) -> None:
         """Refuse new calls, wake waiting ones, let running ones finish; at the deadline the rest is dropped."""
         if self.executor is not None:
-            self.executor.closed = True
+            self.executor.refuse()
         await asyncio.gather(self._close_cluster(deadline), self._close_control(deadline))
         if self.sessions is not None:
             await self.sessions.cancel_requests.settle(deadline + _LAST_WORDS)
@@ -50,7 +50,7 @@ class Household:
     def terminate(self) -> None:
         """Drop everything at once."""
         if self.executor is not None:
-            self.executor.closed = True
+            self.executor.refuse()
         for part in (self.control, self.cluster, self.reach, self.sessions):
             if part is not None:
                 part.terminate()

@@ -14,6 +14,7 @@ from picopyn.dialects.base import Capability, Dialect
 from picopyn.engine.cluster import Cluster
 from picopyn.engine.request import MANY, Request
 from picopyn.engine.route_table import CompiledRoute, RouteTable
+from picopyn.errors import PoolClosed
 from picopyn.query_metadata import PreparedStatementMetadata
 from picopyn.routing.plan import Plan, Role, Wait
 from picopyn.routing.route import RouteKind
@@ -56,9 +57,12 @@ class CallRouter:
         learner: Learns about texts.
         dialect: The kind of server.
         counts: Reason → calls.
+
+    Attributes:
+        closed: The pool closes: calls are refused.
     """
 
-    __slots__ = ("_cluster", "_compiled", "_counts", "_dialect", "_learner", "_routes", "_sharded")
+    __slots__ = ("_cluster", "_compiled", "_counts", "_dialect", "_learner", "_routes", "_sharded", "closed")
 
     def __init__(
         self,
@@ -68,6 +72,7 @@ class CallRouter:
         dialect: Dialect,
         counts: MutableMapping[str, int],
     ) -> None:
+        self.closed = False
         self._counts = counts
         self._cluster = cluster
         self._routes = routes
@@ -77,7 +82,13 @@ class CallRouter:
         self._sharded = Capability.SHARDED in dialect.capabilities
 
     def plan(self, request: Request) -> Plan:
-        """Plan a call; the request keeps the plan, and the route it was made from."""
+        """Plan a call; the request keeps the plan, and the route it was made from.
+
+        Raises:
+            PoolClosed: The pool is closed.
+        """
+        if self.closed:
+            raise PoolClosed("the pool is closed")
         if request.method in MANY:  # its rows may have any owner
             request.plan = plan = (
                 self._cluster.planner.spread(None) if self._sharded else self._cluster.planner.anywhere()

@@ -48,15 +48,18 @@ class Executor:
         learner: Learns about texts.
         dialect: The kind of server.
         journal: Where calls are counted and told.
+
+    Attributes:
+        plan: Plans a call as of now, and sends nothing; see `CallRouter.plan`.
     """
 
     def __init__(
         self, cluster: Cluster, routes: RouteTable, learner: Learner, dialect: Dialect, journal: Journal
     ) -> None:
-        self.closed = False
         self._changes = cluster.changes
         self._cluster = cluster
         self._router = CallRouter(cluster, routes, learner, dialect, journal.counters.calls)
+        self.plan = self._router.plan
         self._dialect = dialect
         self._journal = journal
         self._aloft = cluster.flights.aloft
@@ -64,6 +67,15 @@ class Executor:
         self._lock = cluster.runtime.lock()
         self._losses = LossMemory()
         self._lender = Lender(cluster, dialect, journal.counters)
+
+    @property
+    def closed(self) -> bool:
+        """Whether calls are refused."""
+        return self._router.closed
+
+    def refuse(self) -> None:
+        """The pool closes: refuse calls from now on."""
+        self._router.closed = True
 
     async def run(self, request: Request) -> Any:
         """Run one call.
@@ -145,16 +157,6 @@ class Executor:
         suspects = self._cluster.stuck(replicasets)
         if suspects:
             self._cluster.jobs.spawn(self._cluster.flights.end_if_stuck(suspects), "picopyn stuck calls")
-
-    def plan(self, request: Request) -> Plan:
-        """Plan a call as of now; nothing is sent.
-
-        Raises:
-            PoolClosed: The pool is closed.
-        """
-        if self.closed:
-            raise PoolClosed("the pool is closed")
-        return self._router.plan(request)
 
     # sending
 

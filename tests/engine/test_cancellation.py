@@ -191,7 +191,7 @@ async def test_a_close_cancelled_at_any_await_is_a_terminate(held: bool) -> None
                 pool.warm(3)  # jobs that have not even begun
 
             async def close() -> None:
-                world.executor.closed = True
+                world.executor.refuse()
                 try:
                     await world.cluster.close(world.cluster.runtime.now() + 1)
                 except BaseException:

@@ -99,7 +99,7 @@ async def test_a_call_that_goes_on_after_the_end_finds_no_pool_to_wait_at() -> N
         world.servers[uuid].silent = True
     call = world.call(READ, AT_R2, role=Role.PREFER_LEADER)
     await settle()
-    world.executor.closed = True
+    world.executor.refuse()
     await world.cluster.close(world.cluster.runtime.now() + 0.1)
     with pytest.raises(PoolClosed):
         await asyncio.wait_for(call, 1)

@@ -427,7 +427,7 @@ async def test_closing_wakes_waiting_calls(world: World) -> None:
     await settle()
     waiting = world.call(WRITE, AT_R2)
     await settle()
-    world.executor.closed = True
+    world.executor.refuse()
     await world.cluster.close(world.cluster.runtime.now() + 0.5)
     with pytest.raises(PoolClosed):
         await waiting

@@ -429,7 +429,7 @@ async def test_terminating_drops_the_connections_of_probes_too() -> None:
     world.servers["i21"].deaf_to_probes = True
     calls = [world.call(WRITE, AT_R1), world.call(WRITE, AT_R2)]
     await until(lambda: all(world.servers[uuid].probed for uuid in ("i11", "i21")))
-    world.executor.closed = True
+    world.executor.refuse()
     world.cluster.terminate()
     await asyncio.gather(*calls, return_exceptions=True)
     await settle()

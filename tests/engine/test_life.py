@@ -324,7 +324,7 @@ async def test_closing_ends_with_the_last_holder_even_if_its_connection_broke() 
     world.servers["i11"].answers = [HANG]
     call = world.call(WRITE, AT_R1)
     await settle()
-    world.executor.closed = True
+    world.executor.refuse()
     began = world.cluster.runtime.now()
     closing = asyncio.create_task(world.cluster.close(began + 100))
     await asyncio.sleep(1)

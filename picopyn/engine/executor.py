@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable
 from enum import Enum
-from typing import Any, NoReturn
+from typing import Any, Final, NoReturn
 
 from picopyn.dialects.base import Capability, Dialect
 from picopyn.engine import failures
@@ -37,6 +37,10 @@ class _Verdict(Enum):
     ANSWERED = "there is a result after all"
     NEXT_CANDIDATE = "try the next candidate"
     PLAN_AGAIN = "make a new plan"
+
+
+#: A name costs a call less than the member of an enumeration.
+_ANSWERED: Final = _Verdict.ANSWERED
 
 
 class Executor:
@@ -97,29 +101,28 @@ class Executor:
                 await self._wait(request, plan, version)
                 continue
             for candidate in plan.candidates:
-                if version != self._changes.version:
-                    break  # what was next then may be away now, or hang
                 pool = self._pools.get(candidate.key) or self._cluster.pool(candidate)
                 link = pool.try_take() or await self._queue(request, candidate, pool, version)
-                if link is None:
-                    continue
-                request.node = pool.node
-                self._aloft[link] = request
-                try:
-                    if request.deadline is None:
-                        result = await getattr(link, request.method)(request.query, *request.args)
-                    else:
-                        result = await self._send(request, link)
-                except BaseException as error:
-                    verdict, result = await self._recover(request, pool, link, error)
-                    if verdict is _Verdict.NEXT_CANDIDATE:
-                        continue
+                if link is not None:
+                    request.node = pool.node
+                    self._aloft[link] = request
+                    verdict = _ANSWERED
+                    try:
+                        if request.deadline is None:
+                            result = await getattr(link, request.method)(request.query, *request.args)
+                        else:
+                            result = await self._send(request, link)
+                    except BaseException as error:
+                        verdict, result = await self._recover(request, pool, link, error)
+                    if verdict is _ANSWERED:
+                        self._aloft.pop(link, None)
+                        pool.give(link)
+                        self._router.answered(request, plan)
+                        return result
                     if verdict is _Verdict.PLAN_AGAIN:
                         break
-                self._aloft.pop(link, None)
-                pool.give(link)
-                self._router.answered(request, plan)
-                return result
+                if version != self._changes.version:
+                    break  # what is next may be away by now, or hang
             else:
                 rounds += 1
                 await self._pause(request, rounds, version)

@@ -96,7 +96,7 @@ class NodePool:
         """Take an idle connection if there is one; never waits."""
         with self._lock:
             link = self.slots.take()
-            return link if link is None or link.is_idle() else self._sound(link)
+            return self._sound(link) if link is not None and link.is_closed() else link
 
     async def take(self, deadline: float | None) -> Link:
         """Take a connection: an idle one, or the next that becomes free or is opened, in the order of asking.
@@ -133,7 +133,10 @@ class NodePool:
         elif self.slots.condemned:
             self._terms.runtime.post(partial(self._give_or_part, link))
         else:
-            self._keep(link)
+            with self._lock:
+                waiter = self.slots.give(link)
+            if waiter is not None:
+                self._hand_over(waiter, link)
 
     def drop(self, link: Link, reason: CloseReason) -> None:
         """Give back a connection that must not be used again: it is closed at once."""
@@ -247,18 +250,14 @@ class NodePool:
 
     # inside
 
-    def _keep(self, link: Link) -> None:
-        with self._lock:
-            waiter = self.slots.give(link)
-        if waiter is not None:
-            self._hand_over(waiter, link)
-
     def _give_or_part(self, link: Link) -> None:
         if self._must_leave(link):
             self._close([link])
             self.grow()
-        else:
-            self._keep(link)
+            return
+        with self._lock:
+            waiter = self.slots.give(link)
+        self._hand_over(waiter, link)
 
     def _grow_soon(self) -> None:
         """The same as `grow`, from where callers are."""

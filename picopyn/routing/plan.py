@@ -132,8 +132,10 @@ class Planner:
 
     def for_bucket(self, tier: str, bucket: int, role: Role, read: bool, reason: str = "keyed") -> Plan:
         """Plan a call whose statement touches exactly one bucket."""
-        plans = self._finished[reason].get(tier) or self._finish(tier, reason)
-        plan = plans[bucket] if 0 < bucket < len(plans) else None
+        try:
+            plan = self._finished[reason][tier][bucket]
+        except LookupError:
+            plan = self._finish(tier, bucket, reason)
         if plan is not None and (not self._doubted or not self._health.is_down(plan.candidates[0].node.uuid)):
             return plan
         owner = self.snapshot.owner(tier, bucket)
@@ -185,8 +187,8 @@ class Planner:
             return Plan((), "unlearned", wait=Wait.LEARN, missing=plan.missing)
         return plan
 
-    def _finish(self, tier: str, reason: str) -> tuple[Plan | None, ...]:
-        """One plan per bucket of a tier, where the leader is known, for the hot path to look up."""
+    def _finish(self, tier: str, bucket: int, reason: str) -> Plan | None:
+        """Make one plan per bucket of a tier, where the leader is known, for the hot path to look up."""
         leaders = {r.uuid: self.snapshot.leader(r.uuid) for r in self.snapshot.replicasets()}
         plans = {
             uuid: Plan((Candidate(leader),), reason, direct=True, tier=tier)
@@ -196,7 +198,7 @@ class Planner:
         shard_map = self.snapshot.shard_map(tier)
         owners = shard_map.owners if shard_map is not None else ()
         finished = self._finished[reason][tier] = tuple(plans.get(owner or "") for owner in owners)
-        return finished
+        return finished[bucket] if bucket < len(finished) else None
 
     def _lightest(self, tier: str | None, reason: str, *, direct: bool = False) -> Plan:
         """A finished plan with the least loaded node first, while nothing speaks against any: a node or a leader."""

@@ -120,12 +120,11 @@ class Slots(Generic[C, W]):
             The waiter it now belongs to (it stays held), or None when it became idle. If that waiter turns out to have
             left, the caller gives the connection again.
         """
-        held = self.held
-        if connection not in held:
+        if connection not in self.held:
             return None
         if self.waiters:
             return self.waiters.popitem(last=False)[0]
-        held.discard(connection)
+        self.held.remove(connection)
         self._warm.append(connection)
         return None
 

@@ -156,10 +156,11 @@ class Pool:
 
         Raises:
             TimeoutError: They were not there in time.
+            ValueError: The timeout is not above 0, or no number.
         """
         self._check_open()
         cluster = self._cluster
-        deadline = None if timeout is None else cluster.runtime.now() + timeout
+        deadline = None if timeout is None else self._deadline(timeout)
         while not cluster.is_ready(leaders, replicas):
             try:
                 await cluster.changes.wait(deadline)
@@ -276,6 +277,7 @@ class Pool:
             OutcomeUnknown: Some rows may have taken effect.
             Exception: As for `execute`.
         """
+        self._check_open()  # before the rows are taken
         rows = args if isinstance(args, list | tuple) else list(args)
         method = EXECUTEMANY if self._is_atomic else EXECUTEMANY_FRESHLY
         await self._executor.run(self._request(method, query, (rows,), timeout, role, idempotent))

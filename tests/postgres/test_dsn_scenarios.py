@@ -6,11 +6,9 @@ import asyncio
 import logging
 import os
 import pickle
-import shutil
 import socket
-import tempfile
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -22,41 +20,13 @@ from picopyn.asynchronous import Pool
 from picopyn.errors import AuthenticationFailed, ConfigError, ConnectionLost, NoNodeAvailable
 from picopyn.observe import Event
 from picopyn.testing import PostgresServer
-from tests.postgres.conftest import OpenPool
+from tests.postgres.conftest import OpenPool, set_password
 from tests.postgres.nodes import Nodes
 
 Put = Callable[[Mapping[str, str]], None]
 
 CHARACTERS = "p@ss:w/o#r?d%25&=+ '\"\\ü日"
 SECRET = "S3cr3t-x@y"
-ONLY_WITH_PASSWORD = "local all all trust\nhost all postgres all trust\nhost all all all scram-sha-256\n"
-
-
-@pytest.fixture(scope="module")
-def strict_servers() -> Iterator[list[PostgresServer]]:
-    """Two servers that let the user `app` in with a password only, each with another one."""
-    place = Path(tempfile.mkdtemp(prefix="pcp-hba-"))
-    place.chmod(0o755)  # the server runs as another user
-    hba = place / "hba.conf"
-    hba.write_text(ONLY_WITH_PASSWORD)
-    hba.chmod(0o644)
-    servers = [PostgresServer(port=0, settings={"hba_file": str(hba)}) for _ in range(2)]
-    try:
-        yield [server.start() for server in servers]
-    finally:
-        for server in servers:
-            server.stop()
-        shutil.rmtree(place)
-
-
-async def set_password(server: PostgresServer, password: str) -> None:
-    """Make it the password of `app`."""
-    admin = await asyncpg.connect(server.dsn)
-    if not await admin.fetchval("SELECT 1 FROM pg_roles WHERE rolname = 'app'"):
-        await admin.execute("CREATE ROLE app LOGIN")
-    literal = await admin.fetchval("SELECT quote_literal($1::text)", password)
-    await admin.execute(f"ALTER ROLE app PASSWORD {literal}")
-    await admin.close()
 
 
 def conninfo_quoted(text: str) -> str:
@@ -136,6 +106,7 @@ async def test_dsn_query_parameters(
     )
     assert (pool.settings.connect_timeout, pool.settings.max_size, pool.settings.min_size) == (3.0, 2, 1)
     text = "SELECT inet_server_port(), current_setting('application_name'), current_setting('search_path')"
+    await pool.wait_ready()
     seen = {tuple(await pool.fetchrow(text)) for _ in range(40)}
     assert seen == {(server.port, "a b", "x") for server in (postgres, postgres_too)}
     assert await pool.fetchval("SHOW work_mem") == "5MB"
@@ -171,6 +142,7 @@ async def test_dsn_environment_explicit_values_win(
         "SELECT inet_server_port(), current_user, current_database(), current_setting('application_name'), "
         "current_setting('search_path')"
     )
+    await pool.wait_ready()
     seen = {tuple(await pool.fetchrow(text)) for _ in range(40)}
     assert seen == {(server.port, "app", "postgres", "mine", "mine") for server in strict_servers}
 
@@ -198,6 +170,7 @@ async def test_dsn_environment_fills_what_is_open(
     text = (
         "SELECT inet_server_port(), current_user, current_setting('application_name'), current_setting('search_path')"
     )
+    await pool.wait_ready()
     seen = {tuple(await pool.fetchrow(text)) for _ in range(40)}
     assert seen == {(server.port, "app", "from outside", "outside") for server in strict_servers}
 

@@ -153,6 +153,7 @@ async def test_types_hook_on_every_node(
 
     hosts = f"127.0.0.1:{postgres.port},127.0.0.1:{postgres_too.port}"
     pool = await open_pool(f"postgresql://postgres@{hosts}/postgres", after_connect=hook, max_size=3)
+    await pool.wait_ready()
     text = (
         "SELECT '[1]'::json, ARRAY['[2]'::json], current_setting('search_path'), inet_server_port(), pg_backend_pid()"
     )

@@ -218,6 +218,7 @@ async def test_types_hook_on_every_node_that_comes_and_after_a_loss(
         admin = await asyncpg.connect(server.dsn)
         await admin.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'hooked'")
         await admin.close()
+    await until(lambda: pool.stats().closes.get("broken") == 4)
     again = await all_have_it(held=False)
     assert not again & found
     assert {ran[pid] for _, pid in again} == {1}

@@ -460,14 +460,15 @@ async def _any(facts: Iterable[bool]) -> bool:
 
 # fork
 
-_FORK = """
+#: Arguments: a connection string, and a name for the sessions.
+FORK = """
 import asyncio, json, os, sys
 from picopyn.asynchronous import Pool
 from picopyn.errors import UsageError
 
 loop = asyncio.new_event_loop()
 asyncio.set_event_loop(loop)
-pool = Pool(sys.argv[1], dialect="postgres", ssl="disable", application_name=sys.argv[2], min_size=3, max_size=3)
+pool = Pool(sys.argv[1], dialect="postgres", application_name=sys.argv[2], min_size=3, max_size=3)
 
 async def many(number):
     return await asyncio.gather(*(pool.fetchval("SELECT $1::int", n) for n in range(number)))
@@ -476,7 +477,7 @@ async def pids():
     return await asyncio.gather(*(pool.fetchval("SELECT pg_backend_pid() FROM pg_sleep(0.01)") for n in range(3)))
 
 async def fresh():
-    async with Pool(sys.argv[1], dialect="postgres", ssl="disable", application_name=sys.argv[2]) as own:
+    async with Pool(sys.argv[1], dialect="postgres", application_name=sys.argv[2]) as own:
         return await asyncio.gather(*(own.fetchval("SELECT $1::int", n) for n in range(100)))
 
 loop.run_until_complete(pool.open())
@@ -515,11 +516,10 @@ print(json.dumps([answers == list(range(500)) * 2, codes, held_is_whole, before 
 """
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
-async def test_fork_after_pool(watch: Watch) -> None:
-    """A child gets a clear error and can have a pool of its own; the parent's sessions never notice."""
+async def after_forks(dsn: str, application: str) -> None:
+    """Run the program, and see that nobody got an answer of somebody else and the parent's sessions are whole."""
     running = await asyncio.create_subprocess_exec(
-        sys.executable, "-W", "error", "-c", _FORK, watch.server.dsn, watch.application,
+        sys.executable, "-W", "error", "-c", FORK, dsn, application,
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
     )  # fmt: skip
     try:
@@ -530,3 +530,9 @@ async def test_fork_after_pool(watch: Watch) -> None:
         raise
     assert running.returncode == 0, complaints.decode()
     assert json.loads(said) == [True, [0, 0, 0, 0], True, True], complaints.decode()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
+async def test_fork_after_pool(watch: Watch) -> None:
+    """A child gets a clear error and can have a pool of its own; the parent's sessions never notice."""
+    await after_forks(f"{watch.server.dsn}?sslmode=disable", watch.application)

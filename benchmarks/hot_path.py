@@ -1,8 +1,8 @@
 """Where the microseconds of a call go, without a network: the real pool, over connections that answer at once.
 
 Each layer is run alone, many times; the least of many repeats counts, since everything that disturbs only adds. The
-layers of one call are: making the request, planning, taking and giving a connection, the list of calls in flight, and
-sending. `rest` is what the layers do not explain: the loop itself, the coroutines, the counters.
+layers of one call are: making the request, planning, taking and giving a connection. `rest` is what they do not
+explain: the loop itself, the coroutines, the list of calls in flight, sending, the counters.
 
 With a real server on the same core the same code runs slower, for between two calls others have used the processor's
 caches. How much it then takes is read from the clock, before the connection is called and after it has answered.
@@ -101,31 +101,25 @@ async def _layers(pool: Any, watch: Stopwatch) -> dict[str, float]:
     executor = pool._executor
     request = pool._request("fetchrow", READ, (7,), None, None, None)
     scan = pool._request("fetchrow", SCAN, (7,), None, None, None)
-    plan, _ = executor.plan(request)
+    plan = executor.plan(request)
     node_pool = executor._cluster.pool(plan.candidates[0])
     link = await node_pool.take(None)
 
     def take_and_give() -> None:
         executor.give(node_pool, node_pool.try_take())
 
-    def flight() -> None:
-        executor.flights.depart(link, request, node_pool.node)
-        executor.flights.arrive(link)
-
     bare = await watch.awaited(lambda: link.fetchrow(READ, 7))
     found = {
         "request": watch.plain(lambda: pool._request("fetchrow", READ, (7,), None, None, None)),
         "plan, by key": watch.plain(lambda: executor.plan(request)),
         "plan, no key": watch.plain(lambda: executor.plan(scan)),
-        "flight": watch.plain(flight),
-        "send": await watch.awaited(lambda: executor._send(request, link)) - bare,
     }
     executor.give(node_pool, link)
     found["take and give"] = watch.plain(take_and_give)
     found["whole, by key"] = await watch.awaited(lambda: pool.fetchrow(READ, 7)) - bare
     found["whole, no key"] = await watch.awaited(lambda: pool.fetchrow(SCAN, 7)) - bare
     found["whole, by key, timeout="] = await watch.awaited(lambda: pool.fetchrow(READ, 7, timeout=5.0)) - bare
-    explained = sum(found[name] for name in ("request", "plan, by key", "flight", "send", "take and give"))
+    explained = sum(found[name] for name in ("request", "plan, by key", "take and give"))
     found["rest, by key"] = found["whole, by key"] - explained
     return {name: round(value, 3) for name, value in found.items()}
 

@@ -13,13 +13,12 @@ from contextlib import suppress
 from typing import Any, cast
 from weakref import ReferenceType, ref
 
-import asyncpg
-
 from picopyn.asynchronous import fork
+from picopyn.asynchronous.short_way import ShortWayConnection
 from picopyn.engine.runtime import Leftovers
 
 
-class LendableConnection(asyncpg.Connection):
+class LendableConnection(ShortWayConnection):
     """asyncpg's connection, lent and taken back.
 
     Attributes:
@@ -82,6 +81,11 @@ class LendableConnection(asyncpg.Connection):
             mine: Any = self
             mine._aborted = self._leaving = False
         super().terminate()
+
+    def is_idle(self) -> bool:
+        """Whether the next call may use it: it is not closed, and in no transaction."""
+        protocol: Any = self._protocol
+        return not self._aborted and protocol.is_connected() and not protocol.is_in_transaction()
 
     def is_in_transaction(self) -> bool:
         """Whether a transaction is open; a connection that is gone has none."""

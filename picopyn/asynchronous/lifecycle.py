@@ -66,20 +66,31 @@ class Lifecycle:
         name: The pool, for messages.
 
     Attributes:
-        state: Where in its life it is.
         loop: The event loop it was opened in; None before.
+        home: That loop while the pool is open, else None: one look tells whether a call may go ahead.
         belongings: What it has running; set as soon as something does.
     """
 
     def __init__(self, name: str) -> None:
-        self.state = State.NEW
         self.loop: asyncio.AbstractEventLoop | None = None
+        self.home: asyncio.AbstractEventLoop | None = None
+        self._state = State.NEW
         self.belongings: Belongings | None = None
         self._name = name
         self._opening: asyncio.Task[None] | None = None
         self._closing: asyncio.Task[None] | None = None
         self._guard: asyncio.Task[None] | None = None
         fork.watch(self)
+
+    @property
+    def state(self) -> State:
+        """Where in its life it is."""
+        return self._state
+
+    @state.setter
+    def state(self, state: State) -> None:
+        self._state = state
+        self.home = self.loop if state is State.OPEN else None
 
     # checks
 
@@ -123,7 +134,7 @@ class Lifecycle:
         if self.state is State.OPENING:
             raise UsageError("open() is running already")
         if self.state is State.NEW:
-            self.state, self.loop = State.OPENING, asyncio.get_running_loop()
+            self.loop, self.state = asyncio.get_running_loop(), State.OPENING
             await self._open(connect)
 
     async def _open(self, connect: Callable[[], Coroutine[Any, Any, None]]) -> None:

@@ -6,11 +6,11 @@ tracker, routes from the metadata service.
 
 from __future__ import annotations
 
-import asyncio
 import functools
 import logging
 import os
 import traceback
+from asyncio import _get_running_loop
 from collections.abc import Iterable, Sequence
 from random import Random
 from types import TracebackType
@@ -23,7 +23,7 @@ from picopyn.asynchronous.connection import Connection
 from picopyn.asynchronous.control_plane import ControlPlane
 from picopyn.asynchronous.dialect_detection import introduce, named_dialect
 from picopyn.asynchronous.household import Household
-from picopyn.asynchronous.lifecycle import LAST_GRACE, Lifecycle, State
+from picopyn.asynchronous.lifecycle import LAST_GRACE, Lifecycle
 from picopyn.asynchronous.reach import Reach
 from picopyn.asynchronous.runtime import AsyncioRuntime
 from picopyn.asynchronous.sessions import Sessions, refuse_unsupported
@@ -82,6 +82,7 @@ class Pool:
             refuse_unsupported(self._settings, named)
         self._security = tls.prepare(self._settings)
         self._default_role = Role(self._settings.role or "leader")
+        self._command_timeout = self._settings.command_timeout
         self._is_atomic = False
         self._rng = Random()
         self._life = Lifecycle(f"<Pool {self._settings.dsn!r}>")
@@ -393,7 +394,7 @@ class Pool:
         """Where a call would go now, and why; learns the text first. Nothing is executed."""
         self._check_open()
         metadata = await self._control.learn(query)
-        request = Request("explain", query, args, self._role(role), None, None, None)
+        request = Request("explain", query, args, self._role(role))
         request.asked = True
         return explain(request, metadata, self._executor, self._cluster)
 
@@ -436,30 +437,28 @@ class Pool:
         role: str | None,
         idempotent: bool | None,
     ) -> Request:
-        if self._life.state is not State.OPEN or asyncio._get_running_loop() is not self._life.loop:
+        if _get_running_loop() is not self._life.home:
             self._check_open()
-        explicit = timeout is not None
-        if timeout is None:
-            timeout = self._settings.command_timeout
-        deadline = None if timeout is None else self._deadline(timeout)
-        asked_role = self._default_role if role is None else self._role(role)
-        request = Request(method, query, args, asked_role, timeout, deadline, idempotent)
-        if not explicit:
-            request.patience = None
+        request = Request(method, query, args, self._default_role if role is None else self._role(role), idempotent)
+        if timeout is not None:
+            self._limit(request, timeout)
+        elif self._command_timeout is not None:
+            request.limit(self._command_timeout, self._cluster.runtime.now(), own=False)
         return request
 
     async def _acquire(
         self, timeout: float | None, place: Place, origin: traceback.StackSummary | None
     ) -> AcquiredConnection:
         self._check_open()
-        deadline = None if timeout is None else self._deadline(timeout)
-        request = Request("acquire", "", (), place.role or self._default_role, timeout, deadline, None)
+        request = Request("acquire", "", (), place.role or self._default_role)
+        if timeout is not None:
+            self._limit(request, timeout)
         return AcquiredConnection(await self._executor.acquire(request, place), self, origin)
 
-    def _deadline(self, timeout: float) -> float:
+    def _limit(self, request: Request, timeout: float) -> None:
         if not timeout > 0:
             raise ValueError(f"timeout must be a number of seconds above 0, not {timeout!r}")
-        return self._cluster.runtime.now() + timeout
+        request.limit(timeout, self._cluster.runtime.now())
 
     def _role(self, role: str | None) -> Role:
         if role is None:

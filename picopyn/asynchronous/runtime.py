@@ -105,6 +105,9 @@ class AsyncioRuntime:
     Args:
         open_connection: Opens an authenticated connection to a node for a purpose.
         restore: Clears the session of a connection; None: connections go from one borrower to the next as they are.
+
+    Attributes:
+        now: Seconds on the loop's monotonic clock.
     """
 
     def __init__(
@@ -113,12 +116,9 @@ class AsyncioRuntime:
         restore: Callable[[Any], Awaitable[None]] | None = None,
     ) -> None:
         self._loop = asyncio.get_running_loop()
+        self.now: Callable[[], float] = self._loop.time
         self._open_connection = open_connection
         self._restore = restore
-
-    def now(self) -> float:
-        """Seconds on the loop's monotonic clock."""
-        return self._loop.time()
 
     def lock(self) -> threading.Lock:
         """A lock nobody ever contends for: everything runs on one loop, and nothing is awaited inside."""

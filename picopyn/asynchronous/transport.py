@@ -24,6 +24,7 @@ from picopyn.asynchronous import tls
 from picopyn.asynchronous.background import unlamented
 from picopyn.asynchronous.config_files import PasswordFile
 from picopyn.asynchronous.connection import Connection, NamelessConnection
+from picopyn.asynchronous.pace import Pace
 from picopyn.asynchronous.socket_options import set_options
 from picopyn.dialects.base import Capability, Dialect, Purpose
 from picopyn.errors import Fault
@@ -71,6 +72,8 @@ class Dialer:
         self._database = settings.database or self._user
         self._security = security or tls.prepare(settings)
         self._made: set[Connection] = set()
+        self._pace = Pace()
+        self._is_dear = self._security.plan.may_encrypt or settings.password is not None
 
     @property
     def knock(self) -> Knock:
@@ -119,6 +122,8 @@ class Dialer:
         """Try the ways that `sslmode` leaves, one limit for all of them."""
         refused: asyncpg.PostgresError | None = None
         async with asyncio.timeout(self._settings.connect_timeout):
+            if self._is_dear and purpose in _FOR_CALLERS:  # questions about nodes are few, and wait for nobody
+                await self._pace.turn()
             *first, last = self._security.plan.attempts_at(address[0])
             for attempt in first:
                 try:

@@ -5,7 +5,7 @@ It owns all three: snapshots are swapped here in one assignment, and node pools 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from random import Random
 
@@ -23,7 +23,7 @@ from picopyn.errors import Fault
 from picopyn.observe import CloseReason
 from picopyn.routing.health import LONGEST_PAUSE, Health, NodeState
 from picopyn.routing.membership import reconcile
-from picopyn.routing.plan import PLAIN, REPLICA_READ, Candidate, Planner
+from picopyn.routing.plan import PLAIN, REPLICA_READ, Candidate, Flavour, Planner
 from picopyn.routing.watch import Change, Watch
 from picopyn.settings import PoolSettings
 from picopyn.topology import Node, TopologySnapshot
@@ -120,16 +120,20 @@ class Cluster:
         return self._pools.get(candidate)
 
     @property
+    def pools_by_key(self) -> Mapping[tuple[str, Flavour], NodePool]:
+        """The node pools there are, by the key of a candidate; always as of now."""
+        return self._pools.by_key
+
+    @property
     def failure(self) -> BaseException | None:
         """Why some node could not be connected to at the last attempt, if that is so."""
         return next((pool.failure for pool in self.pools if pool.failure is not None), None)
 
     def load(self, uuid: str) -> int:
         """Calls a node serves now: connections held and calls waiting for one."""
-        pool = self._pools.find(uuid)
-        if pool is None or not pool.slots.size:
-            return _UNCONNECTED
-        return pool.slots.load
+        pool = self._pools.by_key.get((uuid, PLAIN))
+        slots = None if pool is None else pool.slots
+        return slots.load if slots is not None and slots.size else _UNCONNECTED
 
     def is_ready(self, leaders: int | None, replicas: int | None) -> bool:
         """Whether so many leaders and other nodes are connected; None for both: all of them."""

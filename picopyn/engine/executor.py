@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Sequence
 from enum import Enum
-from typing import Any, NoReturn, Protocol
+from typing import Any, Final, NoReturn, Protocol
 
 from picopyn.dialects.base import Capability, Dialect
 from picopyn.engine import failures
@@ -30,6 +30,9 @@ from picopyn.topology import Node
 #: First pause after a whole round of candidates failed without the cluster having changed (seconds); it doubles.
 BACK_OFF = 0.05
 LONGEST_BACK_OFF = 1.0
+
+#: A name costs a call less than the member of an enumeration.
+_LEADER: Final = Role.LEADER
 
 
 class _Verdict(Enum):
@@ -85,6 +88,10 @@ class Executor:
         self._dialect = dialect
         self._journal = journal
         self._counters = journal.counters
+        self._calls = journal.counters.calls
+        self._aloft = cluster.flights.aloft
+        self._compiled = routes.compiled
+        self._pools = cluster.pools_by_key
         self._sharded = Capability.SHARDED in dialect.capabilities
         self._losses = LossMemory()
         self._lender = Lender(cluster, dialect, journal.counters, self.give)
@@ -104,32 +111,39 @@ class Executor:
         rounds = 0
         while True:
             version = self._changes.version
-            plan, compiled = self.plan(request)
-            request.plan = plan
+            plan = self.plan(request)
             if plan.wait is not None:
                 await self._wait(request, plan)
                 continue
             for candidate in plan.candidates:
                 if version != self._changes.version:
                     break  # what was next then may be away now, or hang
-                pool = self._cluster.pool(candidate)
+                pool = self._pools.get(candidate.key) or self._cluster.pool(candidate)
                 link = pool.try_take() or await self._queue(request, candidate, pool, version)
                 if link is None:
                     continue
-                self.flights.depart(link, request, pool.node)
+                request.node = pool.node
+                self._aloft[link] = request
                 try:
-                    result = await self._send(request, link)
+                    if request.deadline is None:
+                        result = await getattr(link, request.method)(request.query, *request.args)
+                    else:
+                        result = await self._send(request, link)
                 except BaseException as error:
                     verdict, result = await self._recover(request, pool, link, error)
                     if verdict is _Verdict.NEXT_CANDIDATE:
                         continue
                     if verdict is _Verdict.PLAN_AGAIN:
                         break
-                self.flights.arrive(link)
-                self.give(pool, link)
-                self._counters.calls["waited_for_leader" if request.waited else plan.reason] += 1
-                if compiled is not None:
-                    self._count_down(compiled, request)
+                self._aloft.pop(link, None)
+                pool.give(link)
+                if self.closed:
+                    self._cluster.changes.ring()
+                self._calls["waited_for_leader" if request.waited else plan.reason] += 1
+                if (route := request.route) is not None:
+                    route.check_in -= 1
+                    if not route.check_in:
+                        route.check_in = self._learner.check_later(request.query, request.args)
                 return result
             else:
                 rounds += 1
@@ -175,35 +189,48 @@ class Executor:
         if suspects:
             self._cluster.jobs.spawn(self.flights.end_if_stuck(suspects), "picopyn stuck calls")
 
-    def _count_down(self, compiled: CompiledRoute, request: Request) -> None:
-        compiled.check_in -= 1
-        if not compiled.check_in:
-            compiled.check_in = self._learner.check_later(request.query, request.args)
-
-    def plan(self, request: Request) -> tuple[Plan, CompiledRoute | None]:
-        """The plan of a call as of now, and the route it was made from; nothing is sent."""
+    def plan(self, request: Request) -> Plan:
+        """Plan a call as of now; the request keeps the plan, and the route it was made from. Nothing is sent."""
         if self.closed:
             raise PoolClosed("the pool is closed")
+        if request.method in MANY:  # its rows may have any owner
+            request.plan = plan = (
+                self._cluster.planner.spread(None) if self._sharded else self._cluster.planner.anywhere()
+            )
+            return plan
+        request.route = route = self._compiled.get(request.query) or self._find_route(request)
+        if route is not None and route.bucket is not None:
+            bucket = route.bucket(request.args)
+            if bucket is not None:
+                read = request.role is not _LEADER and self._dialect.is_read(request.query)
+                request.plan = plan = self._cluster.planner.for_bucket(
+                    route.tier, bucket, request.role, read, route.reason
+                )
+                return plan
+        request.plan = plan = self._plan_unkeyed(request, route)
+        return plan
+
+    def _find_route(self, request: Request) -> CompiledRoute | None:
+        """The route of a text that is not compiled yet, where there can be one; learning may begin."""
+        if not self._sharded or not (request.args or request.asked):
+            return None
+        return self._routes.get(request.query)
+
+    def _plan_unkeyed(self, request: Request, route: CompiledRoute | None) -> Plan:
+        """Plan a call that does not belong to one bucket, as far as is known."""
         planner = self._cluster.planner
         if not self._sharded:
-            return planner.anywhere(), None
-        if request.method in MANY:  # its rows may have any owner
-            return planner.spread(None), None
-        compiled = self._routes.get(request.query) if request.args or request.asked else None
-        if compiled is None:
-            return self._plan_unknown(request), None
-        if compiled.bucket is not None:
-            bucket = compiled.bucket(request.args)
-            if bucket is not None:
-                plan = planner.for_bucket(compiled.tier, bucket, request.role, self._read(request), compiled.reason)
-                return plan, compiled
-        elif compiled.buckets is not None:
-            buckets = compiled.buckets(request.args)
+            return planner.anywhere()
+        if route is None:
+            return self._plan_unknown(request)
+        if route.buckets is not None:
+            buckets = route.buckets(request.args)
             if buckets is not None:
-                return planner.for_buckets(compiled.tier, buckets, request.role, self._read(request)), compiled
-        elif compiled.route.kind is RouteKind.ANY_NODE:
-            return planner.anywhere(), compiled
-        return planner.spread(compiled.route.tier, compiled.otherwise), compiled
+                read = request.role is not _LEADER and self._dialect.is_read(request.query)
+                return planner.for_buckets(route.tier, buckets, request.role, read)
+        elif route.route.kind is RouteKind.ANY_NODE:
+            return planner.anywhere()
+        return planner.spread(route.route.tier, route.otherwise)
 
     def _plan_unknown(self, request: Request) -> Plan:
         plan = self._cluster.planner.unlearned()
@@ -214,10 +241,6 @@ class Executor:
         if request.asked or not self._dialect.can_be_asked(request.query):
             return Plan((), plan.reason, wait=Wait.TIER, missing=plan.missing)
         return plan
-
-    def _read(self, request: Request) -> bool:
-        """Whether a replica may answer, as far as the text goes; looked at only where the role allows one."""
-        return request.role is not Role.LEADER and self._dialect.is_read(request.query)
 
     # sending
 
@@ -256,12 +279,11 @@ class Executor:
         if link is None or version == self._changes.version:
             return link
         try:
-            plan, _ = self.plan(request)
+            plan = self.plan(request)
         except BaseException:
             self.give(pool, link)
             raise
         if any(candidate.key == other.key for other in plan.candidates):
-            request.plan = plan
             return link
         self.give(pool, link)
         return None
@@ -328,7 +350,8 @@ class Executor:
             fault = self._cluster.fault(error)
             if fault is Fault.STALE_PLAN and not request.row_by_row:
                 return await self._prepare_again(request, pool, link)
-        ended = self.flights.arrive(link)
+        self._aloft.pop(link, None)
+        ended, request.end_reason = request.end_reason, None
         if not isinstance(error, Exception):
             pool.drop(link, "state_unknown")
             raise error

@@ -21,7 +21,8 @@ def explain(
         executor: Makes the plan.
         cluster: The cluster it is made for.
     """
-    plan, compiled = executor.plan(request)
+    plan = executor.plan(request)
+    compiled = request.route
     snapshot = cluster.snapshot
     route = metadata.route if metadata is not None else None
     tier = metadata.tier if metadata is not None else None

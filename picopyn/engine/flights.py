@@ -5,7 +5,7 @@ Picodata leaves a statement hanging that waited for a leader when it died, altho
 was not sent to its own owner gets a short grace, and is then ended. Calls at a node that hangs are ended too; that is
 decided by [`watch`][picopyn.routing.watch].
 
-A call is ended by dropping its connection. The reason is kept for the error of the call: the first one counts.
+A call is ended by dropping its connection. Its request keeps the reason for the error; the first one counts.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from contextlib import suppress
 
 from picopyn.engine.request import Request
 from picopyn.engine.runtime import Link, Runtime
-from picopyn.topology import Node
 
 #: How long such calls get to answer by themselves (seconds).
 STUCK_AFTER = 0.3
@@ -32,50 +31,41 @@ class Flights:
         drop: Drops a connection, wherever it belongs.
 
     Attributes:
+        aloft: Calls in flight by their connection; the executor enters and strikes them out.
         ended: How many calls were ended.
     """
 
-    __slots__ = ("_drop", "_reasons", "_requests", "_runtime", "ended")
+    __slots__ = ("_drop", "_runtime", "aloft", "ended")
 
     def __init__(self, runtime: Runtime, drop: Callable[[Link], None]) -> None:
         self._runtime = runtime
         self._drop = drop
-        self._requests: dict[Link, Request] = {}
-        self._reasons: dict[Link, str] = {}
+        self.aloft: dict[Link, Request] = {}
         self.ended = 0
-
-    def depart(self, link: Link, request: Request, node: Node) -> None:
-        """A call is about to be sent to a node."""
-        self._requests[link] = request
-        request.node = node
-
-    def arrive(self, link: Link) -> str | None:
-        """It has ended, one way or another; the reason if it was ended here."""
-        self._requests.pop(link, None)
-        return self._reasons.pop(link, None) if self._reasons else None
 
     def suspects(self, replicasets: frozenset[str]) -> list[tuple[Link, Request]]:
         """Calls in flight that a change of these replicasets' leaders may leave hanging."""
-        return [flight for flight in self._requests.items() if _may_hang(flight[1], replicasets)]
+        return [flight for flight in self.aloft.items() if _may_hang(flight[1], replicasets)]
 
     def on(self, links: Iterable[Link]) -> list[tuple[Link, Request]]:
         """Calls in flight on these connections."""
-        return [(link, self._requests[link]) for link in links if link in self._requests]
+        return [(link, self.aloft[link]) for link in links if link in self.aloft]
 
     async def end_if_stuck(self, suspects: list[tuple[Link, Request]], reason: str = LEADER_CHANGED) -> None:
         """Give the suspects their grace, then drop the connections of those still in flight."""
         with suppress(TimeoutError):
             await self._runtime.waiter().wait(self._runtime.now() + STUCK_AFTER)
         for link, request in suspects:
-            if self._requests.get(link) is request:
+            if self.aloft.get(link) is request:
                 request.ended = True
                 self.end(link, reason)
 
     def end(self, link: Link, reason: str) -> None:
         """Drop a connection; the call on it, if there is one, ends with this reason."""
-        if link in self._requests and link not in self._reasons:
+        request = self.aloft.get(link)
+        if request is not None and request.end_reason is None:
             self.ended += 1
-            self._reasons[link] = reason
+            request.end_reason = reason
         self._drop(link)
 
 

@@ -96,7 +96,7 @@ class NodePool:
         """Take an idle connection if there is one; never waits."""
         with self._lock:
             link = self.slots.take()
-            return self._sound(link) if link is not None and link.is_closed() else link
+            return link if link is None or link.is_idle() else self._sound(link)
 
     async def take(self, deadline: float | None) -> Link:
         """Take a connection: an idle one, or the next that becomes free or is opened, in the order of asking.
@@ -128,10 +128,8 @@ class NodePool:
 
     def give(self, link: Link) -> None:
         """Give a connection back after use: it goes to the first waiter, or becomes idle, or leaves."""
-        if link.is_closed():
-            self.drop(link, "broken")
-        elif link.is_in_transaction():
-            self.drop(link, "state_unknown")
+        if not link.is_idle():
+            self.drop(link, "broken" if link.is_closed() else "state_unknown")
         elif self.slots.condemned and self._must_leave(link):
             self._close([link])
             self.grow()

@@ -6,7 +6,7 @@ closes. This file decides nothing about a single connection.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 from picopyn.dialects.base import Purpose
 from picopyn.engine.node_pool import NodePool
@@ -29,15 +29,17 @@ class NodePools:
 
     Attributes:
         least_size: Connections kept to every node.
+        by_key: The pools in use, by what a candidate calls its key; not to be changed outside.
     """
 
-    __slots__ = ("_is_up", "_live", "_retired", "_terms", "_upkeep", "least_size")
+    __slots__ = ("_is_up", "_live", "_retired", "_terms", "_upkeep", "by_key", "least_size")
 
     def __init__(self, terms: Terms, least_size: int, is_up: Callable[[str], bool]) -> None:
         self.least_size = least_size
         self._terms = terms
         self._is_up = is_up
         self._live: dict[tuple[str, Flavour], NodePool] = {}
+        self.by_key: Mapping[tuple[str, Flavour], NodePool] = self._live
         self._retired: set[NodePool] = set()
         self._upkeep = Upkeep(terms.runtime, terms.settings, self.all, self._lacking)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final, TypeVar
 
+from picopyn.engine.route_table import CompiledRoute
 from picopyn.routing.plan import Plan, Role
 from picopyn.topology import Node
 
@@ -33,32 +34,30 @@ class Request:
         asked: The server was asked about the text while a leader was missing.
         losses: Attempts whose connection broke.
         ended: The attempt in flight was ended by us, because it may hang for ever.
+        end_reason: Why the connection of the attempt in flight was dropped by us; None while it was not.
         prepared_again: Its prepared statement was renewed.
         waited: It waited for the cluster to change before it could be sent.
         plan: The plan of the attempt in flight.
+        route: What the plan was made from, where the text is known.
         node: The node it was sent to last.
         attempts: What was tried, one line each, for the notes of the final error.
     """
 
-    __slots__ = (
-        "args",
-        "asked",
-        "attempts",
-        "deadline",
-        "ended",
-        "idempotent",
-        "losses",
-        "method",
-        "node",
-        "patience",
-        "plan",
-        "prepared_again",
-        "query",
-        "role",
-        "sent",
-        "timeout",
-        "waited",
-    )
+    # What few calls need stands on the class, so that it costs the others nothing.
+    timeout: float | None = None
+    deadline: float | None = None
+    patience: float | None = None
+    plan: Plan | None = None
+    route: CompiledRoute | None = None
+    node: Node | None = None
+    sent: int = 0
+    asked: bool = False
+    losses: int = 0
+    ended: bool = False
+    end_reason: str | None = None
+    prepared_again: bool = False
+    waited: bool = False
+    attempts: tuple[str, ...] = ()
 
     def __init__(
         self,
@@ -66,27 +65,26 @@ class Request:
         query: str,
         args: Sequence[Any],
         role: Role,
-        timeout: float | None,
-        deadline: float | None,
-        idempotent: bool | None,
+        idempotent: bool | None = None,
     ) -> None:
         self.method = method
         self.query = query
         self.args = args
         self.role = role
-        self.timeout = timeout
-        self.deadline = deadline
-        self.patience = deadline
         self.idempotent = idempotent
-        self.sent = 0
-        self.asked = False
-        self.losses = 0
-        self.ended = False
-        self.prepared_again = False
-        self.waited = False
-        self.plan: Plan | None = None
-        self.node: Node | None = None
-        self.attempts: list[str] = []
+
+    def limit(self, timeout: float, now: float, *, own: bool = True) -> None:
+        """Set the limit for the whole call.
+
+        Args:
+            timeout: The limit (seconds).
+            now: The runtime's clock.
+            own: The caller named it for this call, so it also is how long the call may wait to be sent.
+        """
+        self.timeout = timeout
+        self.deadline = now + timeout
+        if own:
+            self.patience = self.deadline
 
     @property
     def called(self) -> str:
@@ -100,7 +98,7 @@ class Request:
 
     def tried(self, node: Node, what: str) -> None:
         """Remember one failed attempt."""
-        self.attempts.append(f"attempt {len(self.attempts) + 1} at {node.name} ({node.address}): {what}")
+        self.attempts += (f"attempt {len(self.attempts) + 1} at {node.name} ({node.address}): {what}",)
 
     def annotate(self, error: E) -> E:
         """Add what was tried to an error that is about to reach the caller."""

@@ -66,9 +66,12 @@ class RouteTable:
         metadata: Source of learned metadata.
         key_hash: The dialect's hash.
         bucket_counts: Bucket count of every known tier, as of now.
+
+    Attributes:
+        compiled: What is compiled now, by text; not to be changed outside.
     """
 
-    __slots__ = ("_bucket_counts", "_compiled", "_key_hash", "_metadata")
+    __slots__ = ("_bucket_counts", "_compiled", "_key_hash", "_metadata", "compiled")
 
     def __init__(
         self,
@@ -80,6 +83,7 @@ class RouteTable:
         self._key_hash = key_hash
         self._bucket_counts = bucket_counts
         self._compiled: dict[str, CompiledRoute] = {}
+        self.compiled: Mapping[str, CompiledRoute] = self._compiled
         metadata.tell_forgotten(self.forget)
 
     def get(self, query: str) -> CompiledRoute | None:

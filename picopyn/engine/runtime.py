@@ -37,6 +37,10 @@ class Link(Protocol):
         """Whether the connection is known to be unusable; looks only at what the socket already said."""
         ...
 
+    def is_idle(self) -> bool:
+        """Whether the next call may use it: it is not closed, and in no transaction."""
+        ...
+
     def is_in_transaction(self) -> bool:
         """Whether the server's last answer left a transaction open."""
         ...

@@ -12,6 +12,7 @@ This file only keeps the states and computes delays; it sends nothing and has no
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 from random import Random
@@ -61,22 +62,22 @@ _UP = NodeHealth(NodeState.UP)
 
 
 class Health:
-    """States of all nodes, by node uuid. A node nobody has complained about is UP. Owned by the engine's cluster."""
+    """States of all nodes, by node uuid. A node nobody has complained about is UP. Owned by the engine's cluster.
 
-    __slots__ = ("_states",)
+    Attributes:
+        doubted: Nodes that are not UP; empty is the common case, one look on the hot path. Not to be changed outside.
+    """
+
+    __slots__ = ("_states", "doubted")
 
     def __init__(self) -> None:
         self._states: dict[str, NodeHealth] = {}
+        self.doubted: Mapping[str, NodeHealth] = self._states
 
     @property
     def all_up(self) -> bool:
-        """True when no node is SUSPECT or DOWN: the common case, one look on the hot path."""
+        """True when no node is SUSPECT or DOWN."""
         return not self._states
-
-    @property
-    def doubted(self) -> tuple[str, ...]:
-        """Nodes that are not UP."""
-        return tuple(self._states)
 
     def of(self, uuid: str) -> NodeHealth:
         """State of one node."""

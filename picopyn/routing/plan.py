@@ -29,6 +29,9 @@ class Role(Enum):
     PREFER_LEADER = "prefer_leader"
 
 
+#: Reasons of calls whose bucket is known.
+_DIRECT: Final = ("keyed", "key_set", "constant")
+
 #: The kind of connection a candidate needs. Texts, for they are looked up by every call.
 Flavour = Literal["plain", "replica reads"]
 PLAIN: Final = "plain"
@@ -93,16 +96,15 @@ class Planner:
     """
 
     __slots__ = (
-        "_anywhere",
         "_complete",
-        "_direct",
+        "_doubted",
+        "_finished",
         "_hangs",
         "_health",
+        "_leaders_of",
         "_load",
-        "_owner_of",
+        "_rings",
         "_rng",
-        "_spread_nodes",
-        "_uuids",
         "snapshot",
     )
 
@@ -117,25 +119,24 @@ class Planner:
     ) -> None:
         self.snapshot = snapshot
         self._health = health
+        self._doubted = health.doubted
         self._load = load
         self._rng = rng
         self._hangs = hangs
-        self._direct = _leader_plans(snapshot)
-        self._uuids = tuple(node.uuid for node in snapshot.nodes())
-        self._anywhere: dict[int, Plan] = {}
-        self._owner_of = {tier: m.owner for tier in snapshot.tiers if (m := snapshot.shard_map(tier)) is not None}
-        self._spread_nodes: dict[str | None, tuple[Node, ...]] = {}
+        self._finished: dict[str, dict[str, tuple[Plan | None, ...]]] = {reason: {} for reason in _DIRECT}
+        self._rings: dict[tuple[str | None, str], _Ring] = {}
+        self._leaders_of: dict[str | None, tuple[Node, ...]] = {}
         self._complete: dict[str | None, bool] = {}
 
     def for_bucket(self, tier: str, bucket: int, role: Role, read: bool, reason: str = "keyed") -> Plan:
         """Plan a call whose statement touches exactly one bucket."""
-        owner_of = self._owner_of.get(tier)
-        owner = owner_of(bucket) if owner_of is not None else None
+        plans = self._finished[reason].get(tier) or self._finish(tier, reason)
+        plan = plans[bucket] if 0 < bucket < len(plans) else None
+        if plan is not None and (not self._doubted or not self._health.is_down(plan.candidates[0].node.uuid)):
+            return plan
+        owner = self.snapshot.owner(tier, bucket)
         if owner is None:
             return self.spread(tier, "no_map")
-        plan = self._direct[reason].get(owner)
-        if plan is not None and (self._health.all_up or not self._health.is_down(plan.candidates[0].node.uuid)):
-            return plan
         return self._without_leader(tier, owner, role, read=read)
 
     def for_buckets(self, tier: str, buckets: Iterable[int], role: Role, read: bool) -> Plan:
@@ -153,9 +154,8 @@ class Planner:
         """
         if role is not None:
             return self._by_role(role)
-        if self._uuids and self._health.all_up:
-            first = lightest(self._uuids, self._load, self._rng)
-            return self._anywhere.get(first) or self._from(first)
+        if not self._doubted:
+            return self._lightest(None, "any", direct=True)
         return self._among(self.snapshot.nodes(), "any", direct=True)
 
     def _by_role(self, role: Role) -> Plan:
@@ -172,6 +172,8 @@ class Planner:
         missing = self._missing_leaders(tier)
         if missing:
             return Plan((), reason, wait=Wait.TIER, missing=missing)
+        if not self._doubted:
+            return self._lightest(tier, reason)
         return self._among(self._leaders(tier), reason)
 
     def unlearned(self) -> Plan:
@@ -181,12 +183,28 @@ class Planner:
             return Plan((), "unlearned", wait=Wait.LEARN, missing=plan.missing)
         return plan
 
-    def _from(self, first: int) -> Plan:
-        """A plan to be kept: one node first, then the others as they follow."""
-        nodes = self.snapshot.nodes()
-        candidates = tuple(map(Candidate, (*nodes[first:], *nodes[:first])))
-        plan = self._anywhere[first] = Plan(candidates, "any", direct=True)
-        return plan
+    def _finish(self, tier: str, reason: str) -> tuple[Plan | None, ...]:
+        """One plan per bucket of a tier, where the leader is known, for the hot path to look up."""
+        leaders = {r.uuid: self.snapshot.leader(r.uuid) for r in self.snapshot.replicasets()}
+        plans = {
+            uuid: Plan((Candidate(leader),), reason, direct=True)
+            for uuid, leader in leaders.items()
+            if leader is not None and leader.host
+        }
+        shard_map = self.snapshot.shard_map(tier)
+        owners = shard_map.owners if shard_map is not None else ()
+        finished = self._finished[reason][tier] = tuple(plans.get(owner or "") for owner in owners)
+        return finished
+
+    def _lightest(self, tier: str | None, reason: str, *, direct: bool = False) -> Plan:
+        """A finished plan with the least loaded node first, while nothing speaks against any: a node or a leader."""
+        ring = self._rings.get((tier, reason))
+        if ring is None:
+            nodes = filter(self._usable, self.snapshot.nodes() if direct else self._leaders(tier))
+            ring = self._rings[tier, reason] = _Ring(nodes, reason, direct=direct)
+        if not ring.uuids:
+            return Plan((), reason, wait=Wait.NODES)
+        return ring.plan(lightest(ring.uuids, self._load, self._rng))
 
     def _without_leader(self, tier: str, owner: str, role: Role, *, read: bool) -> Plan:
         leader = self.snapshot.leader(owner)
@@ -237,10 +255,10 @@ class Planner:
         return self._load(node.uuid)
 
     def _leaders(self, tier: str | None) -> tuple[Node, ...]:
-        known = self._spread_nodes.get(tier)
+        known = self._leaders_of.get(tier)
         if known is None:
             leaders = tuple(self.snapshot.nodes(role="leader", tier=tier))
-            known = self._spread_nodes[tier] = leaders or tuple(self.snapshot.nodes())
+            known = self._leaders_of[tier] = leaders or tuple(self.snapshot.nodes())
         return known
 
     def _missing_leaders(self, tier: str | None) -> tuple[str, ...]:
@@ -269,14 +287,31 @@ class Planner:
         return not self._health.is_up(leader.uuid) if leader is not None else self._suspects(replicaset)
 
 
-def _leader_plans(snapshot: TopologySnapshot) -> dict[str, dict[str, Plan]]:
-    """One finished plan per reason and replicaset whose leader is known: the hot path only looks it up."""
-    leaders = {replicaset.uuid: snapshot.leader(replicaset.uuid) for replicaset in snapshot.replicasets()}
-    return {
-        reason: {
-            uuid: Plan((Candidate(leader),), reason, direct=True)
-            for uuid, leader in leaders.items()
-            if leader is not None and leader.host
-        }
-        for reason in ("keyed", "key_set", "constant")
-    }
+class _Ring:
+    """Nodes that are equally good, with a plan for each that comes first; a plan is made at its first use.
+
+    Args:
+        nodes: The nodes.
+        reason: See `Plan`.
+        direct: See `Plan`.
+
+    Attributes:
+        uuids: The nodes' uuids.
+    """
+
+    __slots__ = ("_candidates", "_direct", "_plans", "_reason", "uuids")
+
+    def __init__(self, nodes: Iterable[Node], reason: str, *, direct: bool) -> None:
+        self._candidates = tuple(map(Candidate, nodes))
+        self._reason = reason
+        self._direct = direct
+        self._plans: dict[int, Plan] = {}
+        self.uuids = tuple(candidate.node.uuid for candidate in self._candidates)
+
+    def plan(self, first: int) -> Plan:
+        """The plan that begins with one of them; the others come as they follow."""
+        plan = self._plans.get(first)
+        if plan is None:
+            candidates = (*self._candidates[first:], *self._candidates[:first])
+            plan = self._plans[first] = Plan(candidates, self._reason, self._direct)
+        return plan

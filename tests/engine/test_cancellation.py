@@ -25,10 +25,7 @@ Step = Callable[[World], Coroutine[Any, Any, Any]]
 
 
 def run(world: World, query: str, *args: Any, **options: Any) -> Coroutine[Any, Any, Any]:
-    timeout = options.get("timeout")
-    deadline = None if timeout is None else world.cluster.runtime.now() + timeout
-    request = Request("fetch", query, args, options.get("role", Role.LEADER), timeout, deadline, None)
-    return world.executor.run(request)
+    return world.executor.run(world.request(query, *args, **options))
 
 
 def soon(step: Callable[[], None]) -> None:
@@ -136,7 +133,7 @@ STEPS: list[Step] = [
 
 
 def request() -> Request:
-    return Request("acquire", "", (), Role.LEADER, None, None, None)
+    return Request("acquire", "", (), Role.LEADER)
 
 
 @pytest.mark.parametrize("step", STEPS, ids=lambda step: step.__name__)

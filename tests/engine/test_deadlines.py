@@ -152,8 +152,8 @@ def test_of_two_limits_the_first_to_end_counts(
         world.servers["i11"].answers = [HANG]
         holder = world.call(READ, AT_R1)
         await settle()
-        request = world.request(READ, AT_R1, timeout=command_timeout)
-        request.patience = None  # as the pool does for `command_timeout`
+        request = world.request(READ, AT_R1)
+        request.limit(command_timeout, world.cluster.runtime.now(), own=False)
         error, when = await ended(asyncio.create_task(world.executor.run(request)))
         assert isinstance(error, AcquireTimeout)
         assert f"waited {end:g} s" in str(error)

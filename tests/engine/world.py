@@ -81,6 +81,9 @@ class Link:
     def is_in_transaction(self) -> bool:
         return False
 
+    def is_idle(self) -> bool:
+        return not self.closed
+
     def requests(self) -> int:
         return self.made
 
@@ -320,8 +323,10 @@ class World:
         method: str = "fetch",
     ) -> Request:
         """A call that is not started yet."""
-        deadline = None if timeout is None else self.cluster.runtime.now() + timeout
-        return Request(method, query, args, role, timeout, deadline, idempotent)
+        request = Request(method, query, args, role, idempotent)
+        if timeout is not None:
+            request.limit(timeout, self.cluster.runtime.now())
+        return request
 
 
 async def settle(turns: int = 20) -> None:

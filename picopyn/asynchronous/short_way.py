@@ -1,0 +1,80 @@
+"""A short way to statements that are prepared already: from the call straight to asyncpg's protocol.
+
+Between `fetch` and the protocol asyncpg makes four coroutines, a closure and a guard for each call, about 3 µs
+(`docs/performance.md`). What they do for a statement that lies in the connection's cache fits in a few lines here;
+everything else goes asyncpg's way: a first use, a `record_class`, a query logger, a connection that is closed.
+
+It leans on asyncpg's internals: the statement cache, `bind_execute`, and which errors make it prepare again.
+`tests/postgres/test_short_way.py` runs every case both ways and compares.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import asyncpg
+from asyncpg.exceptions import InvalidCachedStatementError, OutdatedSchemaCacheError
+
+#: The server, or asyncpg, says that what is known of a statement is outdated.
+_OUTDATED = (InvalidCachedStatementError, OutdatedSchemaCacheError)
+
+
+class ShortWayConnection(asyncpg.Connection):
+    """asyncpg's connection, whose calls of known statements cost less."""
+
+    __slots__ = ()
+
+    _protocol: Any
+
+    async def fetch(self, query: str, *args: Any, timeout: float | None = None, record_class: Any = None) -> Any:
+        """See asyncpg."""
+        known = None if record_class is not None else self._known(query)
+        if known is None:
+            return await super().fetch(query, *args, timeout=timeout, record_class=record_class)
+        try:
+            return await self._protocol.bind_execute(known, args, "", 0, False, timeout)
+        except _OUTDATED as error:
+            await self._renew(error)
+        return await super().fetch(query, *args, timeout=timeout)
+
+    async def fetchrow(self, query: str, *args: Any, timeout: float | None = None, record_class: Any = None) -> Any:
+        """See asyncpg."""
+        known = None if record_class is not None else self._known(query)
+        if known is None:
+            return await super().fetchrow(query, *args, timeout=timeout, record_class=record_class)
+        try:
+            rows = await self._protocol.bind_execute(known, args, "", 1, False, timeout)
+        except _OUTDATED as error:
+            await self._renew(error)
+        else:
+            return rows[0] if rows else None
+        return await super().fetchrow(query, *args, timeout=timeout)
+
+    async def execute(self, query: str, *args: Any, timeout: float | None = None) -> str:
+        """See asyncpg."""
+        known = self._known(query) if args else None
+        if known is None:
+            return str(await super().execute(query, *args, timeout=timeout))
+        try:
+            result = await self._protocol.bind_execute(known, args, "", 0, True, timeout)
+        except _OUTDATED as error:
+            await self._renew(error)
+        else:
+            return str(result[1].decode())
+        return str(await super().execute(query, *args, timeout=timeout))
+
+    def _known(self, query: str) -> Any:
+        """The prepared statement of a text, or None where the short way is not open."""
+        protocol = self._protocol
+        if self._aborted or self._query_loggers or not protocol.is_connected():
+            return None
+        return self._stmt_cache.get((query, protocol.get_record_class(), False))
+
+    async def _renew(self, error: Exception) -> None:
+        """Forget what is outdated; returns when the call may be made again, as nothing was executed."""
+        if isinstance(error, OutdatedSchemaCacheError):  # it was executed, but its answer cannot be read
+            await self.reload_schema_state()
+            raise error
+        self._drop_global_statement_cache()
+        if self._protocol.is_in_transaction():
+            raise error

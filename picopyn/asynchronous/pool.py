@@ -43,7 +43,7 @@ from picopyn.observe import Publisher
 from picopyn.routing.explanation import RouteExplanation
 from picopyn.routing.plan import Role
 from picopyn.routing.sharding import ShardingKey
-from picopyn.settings import PoolSettings
+from picopyn.settings import PoolSettings, check_timeout
 from picopyn.stats import Counters, PoolStats
 from picopyn.topology import TopologySnapshot
 
@@ -160,8 +160,9 @@ class Pool:
             ValueError: The timeout is not above 0, or no number.
         """
         self._check_open()
+        check_timeout(timeout)
         cluster = self._cluster
-        deadline = None if timeout is None else self._deadline(timeout)
+        deadline = None if timeout is None else cluster.runtime.now() + timeout
         while not cluster.is_ready(leaders, replicas):
             try:
                 await cluster.changes.wait(deadline)

@@ -478,7 +478,10 @@ async def many(number):
     return await asyncio.gather(*(pool.fetchval("SELECT $1::int", n) for n in range(number)))
 
 async def pids():
-    return await asyncio.gather(*(pool.fetchval("SELECT pg_backend_pid() FROM pg_sleep(0.01)") for n in range(3)))
+    seen = set()
+    while len(seen) < 3:
+        seen |= set(await asyncio.gather(*(pool.fetchval("SELECT pg_backend_pid() FROM pg_sleep(0.01)") for n in "123")))
+    return seen
 
 async def fresh():
     async with Pool(sys.argv[1], dialect="postgres", application_name=sys.argv[2]) as own:

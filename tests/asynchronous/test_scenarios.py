@@ -466,7 +466,7 @@ async def _any(facts: Iterable[bool]) -> bool:
 
 #: Arguments: a connection string, and a name for the sessions.
 FORK = """
-import asyncio, json, os, sys
+import asyncio, json, os, socket, sys
 from picopyn.asynchronous import Pool
 from picopyn.errors import UsageError
 
@@ -480,23 +480,36 @@ async def many(number):
 async def pids():
     seen = set()
     while len(seen) < 3:
-        seen |= set(await asyncio.gather(*(pool.fetchval("SELECT pg_backend_pid() FROM pg_sleep(0.01)") for n in "123")))
+        calls = [pool.fetchval("SELECT pg_backend_pid() FROM pg_sleep(0.01)") for _ in range(3)]
+        seen |= set(await asyncio.gather(*calls))
     return seen
 
 async def fresh():
     async with Pool(sys.argv[1], dialect="postgres", application_name=sys.argv[2]) as own:
         return await asyncio.gather(*(own.fetchval("SELECT $1::int", n) for n in range(100)))
 
+def of_the_pool():  # descriptors that lead to the server
+    found = {}
+    for number in map(int, os.listdir("/proc/self/fd")):
+        try:
+            with socket.socket(fileno=os.dup(number)) as one:
+                if one.getpeername()[1:2] == (pool.settings.endpoints[0].port,):
+                    found[number] = os.readlink(f"/proc/self/fd/{number}")
+        except OSError:
+            pass
+    return found
+
 loop.run_until_complete(pool.open())
 before = sorted(loop.run_until_complete(pids()))
 held = loop.run_until_complete(pool.acquire().__aenter__())
-children = []
+children, sockets = [], of_the_pool()
+assert len(sockets) >= 3
 for number in range(4):
     child = os.fork()
     if child:
         children.append(child)
         continue
-    code = 0
+    code = 3 if set(of_the_pool().values()) & set(sockets.values()) else 0
     try:
         asyncio.run(many(1))
         code = 1

@@ -112,6 +112,50 @@ async def test_dsn_query_parameters(
     assert await pool.fetchval("SHOW work_mem") == "5MB"
 
 
+@pytest.mark.parametrize("name", ["keepalives", "KeepAlives"])
+@pytest.mark.parametrize(("word", "value"), [(w, False) for w in ("false", "0", "off", "FALSE")] + [("on", True)])
+def test_dsn_query_parameters_that_are_switches(name: str, word: str, value: bool) -> None:
+    """A word for no is no, however it is written; a keyword says the same."""
+    assert Pool(f"postgresql://h/?{name}={word}").settings.keepalives is value
+    assert Pool("postgresql://h/", keepalives=value).settings == Pool(f"postgresql://h/?{name}={word}").settings
+
+
+@pytest.mark.parametrize(
+    ("query", "named"),
+    [
+        ("keepalives=maybe", "keepalives"),
+        ("nonsense=1", "nonsense"),
+        ("connect_timeout=soon", "connect_timeout"),
+        ("max_size=3&max-size=4", "max_size"),
+        ("load_balance=sometimes", "load_balance"),
+        ("sslmode=perhaps", "ssl"),
+    ],
+)
+def test_dsn_query_parameters_that_cannot_be(query: str, named: str) -> None:
+    """Unknown, of the wrong kind, or given twice: the word is named, and nothing is sent to a server."""
+    with pytest.raises(ConfigError, match=named):
+        Pool(f"postgresql://h/?{query}")
+
+
+async def test_dsn_query_parameters_of_the_server_hold_on_every_host(
+    postgres: PostgresServer, postgres_too: PostgresServer, open_pool: OpenPool, environment: Put
+) -> None:
+    """A limit for statements and start-up keys, given as keywords, beside what the string says."""
+    pool = await open_pool(
+        f"postgresql://postgres@127.0.0.1:{postgres.port}/postgres?application_name=in%20all",
+        dialect="postgres",
+        topology_source=Nodes(postgres.port, postgres_too.port),
+        statement_timeout=12.5,
+        server_settings={"search_path": "x"},
+        min_size=1,
+    )
+    await pool.wait_ready()
+    for server in (postgres, postgres_too):
+        async with pool.acquire(node=str(server.port)) as held:
+            shown = [await held.fetchval(f"SHOW {key}") for key in ("statement_timeout", "search_path")]
+            assert [*shown, await held.fetchval("SHOW application_name")] == ["12500ms", "x", "in all"]
+
+
 MISLEADING = {
     "PGHOST": "misleading.invalid",
     "PGPORT": "1",

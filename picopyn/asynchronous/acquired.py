@@ -32,6 +32,7 @@ class AcquiredConnection:
     - After `release` everything raises `UsageError`: the connection, and the statements, cursors and transactions made
       on it.
     - It serves one call at a time. A second one, of another task, is refused with `UsageError` before anything is sent.
+    - A `timeout=` must be above 0; anything else is a `ValueError`, and nothing is sent.
     - A lost connection is a `ConnectionLost`, a call that ran into its `timeout=` a `CallTimeout`; where the statement
       may have taken effect, both are an `OutcomeUnknown` too. Inside a transaction nothing has taken effect.
     - Errors of the server are asyncpg's own, with a note that names the node.
@@ -355,7 +356,8 @@ class AcquiredConnection:
     def _use(self, name: str, query: str | None = None, *, decides: bool = False, timeout: float | None = None) -> _Use:
         """One call, for a `with` statement; see `Loan.begin`."""
         self._mine()
-        check_timeout(timeout)
+        if timeout is not None:
+            check_timeout(timeout)
         self._loan.begin(name, query, decides=decides)
         return _Use(self._loan)
 

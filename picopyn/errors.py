@@ -63,7 +63,7 @@ class AuthenticationFailed(PicopynError):  # noqa: N818 - names the event
     """A node refused the credentials.
 
     It is raised after one attempt at one node: Picodata blocks a user on an instance after four failures in a row, so a
-    wrong password is never tried at a second one.
+    wrong password is never tried at a second one, and in an open pool only once in a while.
     """
 
 

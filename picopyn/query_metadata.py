@@ -1,15 +1,15 @@
 """What is known about statement texts, and the bounded memory that keeps it.
 
 This file decides how much is remembered and which server errors mean that a remembered statement is outdated.
-It opens no connection and asks nothing; it does not know what a route looks like, because the rooms that do
-stand above it.
+It opens no connection and asks nothing.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+
+from picopyn.routing.route import StatementRoute
 
 #: SQLSTATE of a prepared statement whose tables have changed. *Source*: picodata-protocol.md section 5.
 STATEMENT_INVALIDATED = "42999"
@@ -33,15 +33,14 @@ class PreparedStatementMetadata:
         dk_meta: (one-based parameter number, type OID) in the order of the distribution key; empty when the
             notice named no key.
         parameter_oids: Type OIDs of the parameters, in order.
-        route: Where the statement runs, as learned (a `picopyn.routing.route.StatementRoute`); None while it
-            is not.
+        route: Where the statement runs, as learned; None while it is not.
     """
 
     query: str
     tier: str | None
     dk_meta: tuple[tuple[int, int], ...]
     parameter_oids: tuple[int, ...] = ()
-    route: Any = None
+    route: StatementRoute | None = None
 
 
 class QueryMetadataCache:

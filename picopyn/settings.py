@@ -81,11 +81,14 @@ class PoolSettings:
             None: never.
         max_idle: Time after which an unused connection is closed, up to 10 % later; `min_size` are opened anew.
             None: never.
-        topology_update_interval: Time between two periodic refreshes of the topology, at least 1; None: off.
+        topology_update_interval: Time between two periodic refreshes of the topology, at least 1; None: off, then it is
+            refreshed only when something failed or a call waits for a leader.
         query_metadata_cache_size: Most statement texts whose routes are remembered, at least 1.
         connect_timeout: Longest time to open one connection.
         acquire_timeout: Longest wait of a call that names no `timeout=` until it can be sent: for a connection, for a
-            leader. None: only `command_timeout` counts.
+            leader, for a newer look at the cluster. After a failed attempt a new wait begins; the time that the server
+            takes does not count. Under a `command_timeout` what ends first counts. A call that names a `timeout=`
+            waits and runs within that alone. None: only `command_timeout` counts.
         command_timeout: Longest time of a call that names no `timeout=`, waiting included; None: no limit.
         max_waiting: Most calls that may wait for a connection to one node; 0: no limit. More are refused at once with
             [`TooManyWaiting`][picopyn.errors.TooManyWaiting].

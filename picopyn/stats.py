@@ -26,7 +26,6 @@ CallReason = Literal[
     "no_map",  # the owner of the bucket or its leader is not known
     "waited_for_leader",  # waited on our side for a snapshot with a leader
     "replica_read",  # read at a replica because its leader is away, and the caller allowed it
-    "explicit",  # the caller named the node or the key
 ]
 
 #: All reasons, in the order above.
@@ -40,7 +39,7 @@ class NodeStats:
     Attributes:
         node: Uuid; `""` for a seed that is not known as a node yet.
         address: `host:port`.
-        state: `"up"`, `"suspect"`, `"down"` or `"draining"`.
+        state: `"up"`, `"suspect"` or `"down"`.
         size: Connections for callers, open or being opened: `idle + in_use + connecting`.
         idle: Open and free.
         in_use: Open and with a call or a holder.

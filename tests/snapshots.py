@@ -22,6 +22,7 @@ def two_by_two(
     offline: tuple[str, ...] = (),
     leaders_known: bool = True,
     mapped: bool = True,
+    second_tier: str = "default",
 ) -> TopologySnapshot:
     """Two replicasets of two instances, one tier of 3 000 buckets.
 
@@ -30,15 +31,17 @@ def two_by_two(
         offline: Instances that are not Online.
         leaders_known: Whether the user may read who leads.
         mapped: Whether the owners of the buckets are known.
+        second_tier: The tier of r2; where it is one of its own, all of its buckets belong to r2.
     """
     heads = {"r1": "i11", "r2": "i21", **(leaders or {})}
     events: list[EventInstance | EventReplicaset | EventTier | EventBuckets] = [EventTier("default", 3000)]
+    tiers = {"r1": "default", "r2": second_tier}
     for number, replicaset in enumerate(("r1", "r2"), 1):
         events.append(
             EventReplicaset(
                 uuid=replicaset,
                 name=f"default_{number}",
-                tier="default",
+                tier=tiers[replicaset],
                 leader_uuid=heads[replicaset] if leaders_known else None,
                 leader_known=leaders_known,
             )
@@ -50,13 +53,19 @@ def two_by_two(
                     uuid=uuid,
                     name=f"default_{number}_{member}",
                     replicaset_uuid=replicaset,
-                    tier="default",
+                    tier=tiers[replicaset],
                     host="127.0.0.1",
                     port=4300 + 10 * number + member,
                     online=uuid not in offline,
                 )
             )
-    if mapped:
+    if second_tier != "default":
+        events += [
+            EventTier(second_tier, 3000),
+            EventBuckets("default", (BucketRange(1, 3000, "r1"),)),
+            EventBuckets(second_tier, (BucketRange(1, 3000, "r2"),)),
+        ]
+    elif mapped:
         ranges = (BucketRange(1, HALF, "r1"), BucketRange(HALF + 1, 3000, "r2"))
         events.append(EventBuckets("default", ranges))
     topology = Topology()

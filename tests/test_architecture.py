@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import io
+import re
 import tokenize
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -16,6 +17,8 @@ from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
+
+from picopyn.dialects.base import Capability
 
 PACKAGE = Path(__file__).parent.parent / "picopyn"
 
@@ -369,6 +372,25 @@ def _is_nested(module: Module, name: str) -> bool:
     return any(".".join(parts[:count]) in functions for count in range(1, len(parts)))
 
 
+_SECTIONS = ("Args:", "Attributes:", "Raises:")
+#: How an entry of a section begins: a name, or several, and a colon.
+_ENTRY = re.compile(r"    \S+(, \S+)*:( |$)")
+
+
+def damaged_docstrings(module: Module) -> Iterator[str]:
+    """A section stands once, and each of its entries on a line of its own."""
+    for name, node in [*module.classes(), *module.functions()]:
+        lines = (ast.get_docstring(node) or "").splitlines()
+        if any(lines.count(title) > 1 for title in (*_SECTIONS, "Returns:")):
+            yield f"{module.name}:{name} repeats a section"
+        title = ""
+        for line in lines:
+            if line and not line.startswith(" "):
+                title = line
+            elif title in _SECTIONS and line[4:5].strip() and not _ENTRY.match(line):
+                yield f"{module.name}:{name} has a damaged line: {line.strip()}"
+
+
 def vague_names(module: Module) -> Iterator[str]:
     """Rooms are nouns of the field."""
     if set(module.name.split(".")[-1].split("_")) & VAGUE_NAMES:
@@ -382,6 +404,7 @@ RULES: dict[str, Callable[[Module], Iterator[str]]] = {
     "the engine keeps its laws": engine_laws,
     "things stay small": sizes,
     "public things are explained": missing_docstrings,
+    "docstrings are whole": damaged_docstrings,
     "names say something": vague_names,
 }
 
@@ -397,6 +420,13 @@ def test_no_exception_outlives_its_reason() -> None:
     """An exception that nothing needs any more is taken out."""
     broken = {problem for rule in RULES.values() for module in MODULES.values() for problem in rule(module)}
     assert set(EXCEPTIONS) - {problem.partition(" (")[0] for problem in broken} == set()
+
+
+def test_every_capability_is_asked_for() -> None:
+    """What a dialect answers, somebody above wants to know."""
+    askers = [module.source for module in MODULES.values() if module.room in ("engine", "asynchronous")]
+    unread = {word.name for word in Capability if not any(f"Capability.{word.name}" in source for source in askers)}
+    assert unread == set()
 
 
 def test_no_room_is_forgotten() -> None:

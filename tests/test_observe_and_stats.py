@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import logging
 from dataclasses import FrozenInstanceError
+from typing import get_args
 
 import pytest
 
 from picopyn import observe
 from picopyn.errors import Fault
 from picopyn.observe import Event, Publisher
+from picopyn.routing.health import NodeState
 from picopyn.stats import (
     CALL_REASONS,
     Counters,
@@ -54,6 +56,11 @@ def test_what_an_observer_raises_never_comes_out(caplog: pytest.LogCaptureFixtur
         "StatementRetried",
         "RouteLearned",
     ]
+
+
+def test_the_states_told_are_those_a_node_can_have() -> None:
+    """No word is promised that is never sent."""
+    assert set(get_args(observe.NodeState)) == {state.value for state in NodeState}
 
 
 def test_an_observer_may_interrupt_the_program() -> None:

@@ -126,7 +126,7 @@ class BucketDialogue:
             answer = await self._put(statement, args)
         except REQUEST_ERRORS as error:
             return self._outcome_of(error, connection)
-        if answer is None:
+        if answer is None or metadata.route is None:
             return Outcome.NOTHING
         counts = self._bucket_counts()
         return check(metadata.route, args, answer.scope, answer.ranges, self._dialect.key_hash, counts)
@@ -140,7 +140,9 @@ class BucketDialogue:
         self, metadata: PreparedStatementMetadata, wanted: Callable[[str, int], bool]
     ) -> tuple[Any, ...] | None:
         """Random arguments for a keyed text whose bucket is wanted; None when 10 000 tries found none."""
-        route: StatementRoute = metadata.route
+        route = metadata.route
+        if route is None:
+            return None
         tier = route.tier or ""
         count = self._bucket_counts().get(tier, 0)
         if not any(wanted(tier, bucket) for bucket in range(1, count + 1)):

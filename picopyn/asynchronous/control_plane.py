@@ -12,6 +12,7 @@ from collections.abc import Callable
 from random import Random
 
 from picopyn.asynchronous.leader_finder import LeaderFinder
+from picopyn.asynchronous.looks_on_demand import LooksOnDemand
 from picopyn.asynchronous.metadata_service import QueryMetadataService
 from picopyn.asynchronous.reach import Reach
 from picopyn.asynchronous.static_source import StaticTopologySource
@@ -19,9 +20,10 @@ from picopyn.asynchronous.topology_tracker import PollingTopologySource, Topolog
 from picopyn.dialects.base import Capability, Dialect
 from picopyn.engine.cluster import Cluster
 from picopyn.engine.executor import Executor
+from picopyn.errors import NoNodeAvailable
 from picopyn.observe import Publisher, RouteLearned, TopologyChanged
 from picopyn.query_metadata import PreparedStatementMetadata
-from picopyn.routing.route import RouteKind, StatementRoute
+from picopyn.routing.route import RouteKind
 from picopyn.settings import PoolSettings
 from picopyn.topology import Node, Topology, TopologyDiff, TopologySnapshot, difference
 
@@ -75,6 +77,7 @@ class ControlPlane:
         )
         interval = None if isinstance(self._source, StaticTopologySource) else settings.topology_update_interval
         self.tracker = TopologyTracker(self._source, interval, now=now, rng=rng)
+        self._on_demand = LooksOnDemand(self.tracker)
         self._cluster: Cluster | None = None
         self._executor: Executor | None = None
         self._seen = self.snapshot
@@ -96,13 +99,34 @@ class ControlPlane:
         """What is known of a text, asked for now if need be; None where statements have no owners."""
         return await self.metadata.get_query_metadata(query, ask_without_parameters=True) if self._learns else None
 
-    def look_again(self, doubtful: Node | None = None) -> None:
-        """Ask for a refresh soon; the leader of a doubtful node's replicaset is asked for again where it was asked."""
+    def look_again(self, doubtful: Node | None = None) -> int | None:
+        """Ask for a refresh soon; the leader of a doubtful node's replicaset is asked for again where it was asked.
+
+        Returns:
+            The number of the first refresh that begins after this; None when a refresh can never tell anything new.
+        """
         if doubtful is not None and isinstance(self._source, PollingTopologySource):
             self._source.doubt_leader(doubtful.replicaset_uuid)
             if self._cluster is not None and self._cluster.health.is_down(doubtful.uuid):
                 self._source.leave(doubtful.host, doubtful.port)
-        self.tracker.trigger()
+        if self._cluster is None or isinstance(self._source, StaticTopologySource):
+            return None
+        if self.tracker.interval is not None:
+            self.tracker.trigger()
+            return self.tracker.next_look
+        return self._on_demand.ask(self._cluster)
+
+    async def look_now(self) -> None:
+        """Look at the cluster now; afterwards the engine has what was seen.
+
+        Raises:
+            NoNodeAvailable: The topology could not be read.
+        """
+        tracker = self.tracker
+        look = tracker.next_look
+        await tracker.refresh_now()
+        if tracker.last_look < look and not tracker.stopped:
+            raise _unread(tracker.failure) from tracker.failure
 
     async def close(self) -> None:
         """End everything; the source and the metadata service close their connections, each in its own time."""
@@ -118,11 +142,13 @@ class ControlPlane:
 
     def _learned(self, metadata: PreparedStatementMetadata) -> None:
         """A text was learned. A user who may not read who leads can ask from the first keyed SELECT on."""
-        route: StatementRoute = metadata.route
+        route = metadata.route
+        if route is None:
+            return
         if route.kind is RouteKind.KEYED and any(
             not self.snapshot.leader_known(replicaset) for replicaset in self.snapshot.replicaset_uuids()
         ):
-            self.tracker.trigger()
+            self.look_again()
         if self._publisher.active:
             self._publisher.notify(
                 RouteLearned(query=metadata.query, kind=route.kind.name, tier=route.tier, reason=route.reason)
@@ -141,9 +167,11 @@ class ControlPlane:
         before, self._seen = self._seen, snapshot
         diff = difference(before, snapshot)
         if snapshot.facts is before.facts:
-            self._cluster.confirm(snapshot)
+            self._cluster.confirm(snapshot, self.tracker.last_look)
             return
-        self._cluster.adopt(snapshot)
+        self._cluster.adopt(snapshot, self.tracker.last_look)
+        if _recounted(before, snapshot):
+            self.metadata.forget_all()
         moved = frozenset(uuid for uuid in diff.leaders if before.replicaset(uuid) is not None)
         if moved:
             self._executor.leaders_moved(moved)
@@ -170,3 +198,14 @@ class ControlPlane:
                     tiers_added=diff.tiers_added,
                 )
             )
+
+
+def _unread(failure: Exception | None) -> NoNodeAvailable:
+    why = "nothing was read" if failure is None else str(failure) or type(failure).__name__
+    return NoNodeAvailable(f"the topology could not be read, what was known stays: {why}")
+
+
+def _recounted(before: TopologySnapshot, after: TopologySnapshot) -> bool:
+    """Whether a known tier has another number of buckets: for users who may not read it, it is derived and may grow."""
+    counts = after.bucket_counts
+    return any(counts.get(tier) != count for tier, count in before.bucket_counts.items())

@@ -111,6 +111,11 @@ class Desk:
         if not job.answer.done():
             job.answer.set_result(metadata)
 
+    def outdate(self) -> None:
+        """What is being asked now counts for nothing any more, except for those who wait for it."""
+        for job in self._jobs.values():
+            job.outdated = True
+
     def give_up(self) -> None:
         """Answer everybody with None, and forget the checks."""
         for job in list(self._jobs.values()):

@@ -201,6 +201,11 @@ class QueryMetadataService:
         if job is not None:
             job.outdated = True
 
+    def forget_all(self) -> None:
+        """Forget all texts, those that are being asked about included: the number of buckets is another one."""
+        self._desk.outdate()
+        self._forget_everything()
+
     def resize(self, size: int) -> None:
         """Change the size of the cache and the number of discoveries that may be pending; pending ones finish.
 
@@ -405,7 +410,7 @@ class QueryMetadataService:
         return metadata.route is None and self._dialogue.understands(metadata.tier)
 
     def _forget_everything(self) -> None:
-        """A new connection may have missed DDL: nothing remembered counts any more."""
+        """Nothing remembered counts any more; a new connection may have missed DDL."""
         self._cache.clear()
         self._schedule.clear()
 

@@ -49,6 +49,11 @@ class NotifyTopologySource(TopologySource):
         self._epoch = 0
         self._closed = False
 
+    def listen(self, emit: Callable[[EventBatch], None]) -> None:
+        """Set who takes the batches; a source that was closed begins anew."""
+        super().listen(emit)
+        self._closed = False
+
     async def refresh(self) -> None:
         """Make sure the connection lives, and that everything the server had said by now is emitted.
 

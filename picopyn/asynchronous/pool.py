@@ -7,7 +7,6 @@ tracker, routes from the metadata service.
 from __future__ import annotations
 
 import functools
-import logging
 import os
 import traceback
 from asyncio import _get_running_loop
@@ -40,14 +39,13 @@ from picopyn.engine.route_table import RouteTable
 from picopyn.engine.statistics import pool_stats
 from picopyn.errors import ConfigError, NoNodeAvailable, NotSupported, UsageError
 from picopyn.observe import Publisher
+from picopyn.routing.credentials import Credentials
 from picopyn.routing.explanation import RouteExplanation
 from picopyn.routing.plan import Role
 from picopyn.routing.sharding import ShardingKey
 from picopyn.settings import PoolSettings, check_timeout
 from picopyn.stats import Counters, PoolStats
 from picopyn.topology import TopologySnapshot
-
-_LOG = logging.getLogger("picopyn.asynchronous.pool")
 
 #: How long `close` lets running calls finish when the caller does not say (seconds).
 CLOSE_GRACE = 10.0
@@ -86,6 +84,7 @@ class Pool:
         self._is_atomic = False
         self._rng = Random()
         self._life = Lifecycle(f"<Pool {self._settings.dsn!r}>")
+        self._credentials: Credentials
         self._control: ControlPlane
         self._journal: Journal
         self._cluster: Cluster
@@ -148,11 +147,13 @@ class Pool:
     async def wait_ready(
         self, *, leaders: int | None = None, replicas: int | None = None, timeout: float | None = 10.0
     ) -> None:
-        """Wait until nodes are known and connected.
+        """Wait until nodes are known and connected: without any count, every Online node.
+
+        With a count, only what is counted matters; the count that is not given is 0.
 
         Args:
-            leaders: How many leaders; None: every replicaset's.
-            replicas: How many others; None: every other Online node, unless `leaders` was given.
+            leaders: How many leaders at least.
+            replicas: How many other nodes at least.
             timeout: Longest wait (seconds); None: no limit.
 
         Raises:
@@ -403,9 +404,10 @@ class Pool:
         """Replace every connection, without disturbing anybody: after a new password, or a change of server settings.
 
         Idle ones are closed now, those in use when they are given back, those that are being opened on arrival. Nothing
-        is waited for.
+        is waited for. A password that a server has refused is tried again at once.
         """
         self._check_open()
+        self._credentials.forgive()
         self._cluster.expire_connections()
 
     def update_topology_interval(self, seconds: float) -> None:
@@ -422,9 +424,15 @@ class Pool:
         self._control.tracker.update_interval(seconds)
 
     async def refresh_topology(self) -> TopologySnapshot:
-        """Look at the cluster now; what is returned is not older than the call."""
+        """Look at the cluster now; what is returned is not older than the call.
+
+        Raises:
+            NoNodeAvailable: The topology could not be read; `topology` still has what was known.
+            PoolClosed: The pool is closed, or was closed meanwhile.
+        """
         self._check_open()
-        await self._control.tracker.refresh_now()
+        await self._control.look_now()
+        self._check_open()
         return self._cluster.snapshot
 
     # inside
@@ -481,6 +489,7 @@ class Pool:
         self._is_atomic = Capability.TRANSACTIONS in dialect.capabilities
         seeds, timeout = [(endpoint.host, endpoint.port or 0) for endpoint in first.endpoints], settings.connect_timeout
         reach = Reach(dialer, dialect, seeds, timeout, lambda: control.snapshot, rng, first.connection)
+        self._credentials = dialer.credentials
         self._life.belongings = household = Household(dialer=dialer, reach=reach)
         if first.connection is not None:
             dialer.adopt(first.connection)
@@ -488,11 +497,13 @@ class Pool:
         household.sessions = sessions = Sessions(settings, dialer, reach)
         runtime = AsyncioRuntime(sessions.open, sessions.restore)
         self._journal = journal = Journal(Counters(), Publisher(settings.on_event), runtime.now)
-        self._control = control = ControlPlane(settings, dialect, reach, journal.publisher, runtime.now, rng)
+        self._control = household.control = control = ControlPlane(
+            settings, dialect, reach, journal.publisher, runtime.now, rng
+        )
         self._cluster = cluster = Cluster(
             runtime, dialect, settings, control.snapshot, journal, control.look_again, rng
         )
-        household.control, household.cluster = control, cluster
+        household.cluster = cluster
         routes = RouteTable(control.metadata, dialect.key_hash, lambda: cluster.snapshot.bucket_counts)
         self._executor = household.executor = Executor(cluster, routes, control.metadata, dialect, journal)
         await control.start(cluster, self._executor)

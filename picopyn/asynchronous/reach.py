@@ -149,6 +149,8 @@ class Reach:
         return None
 
     def _reason(self, error: Exception, address: Address) -> str:
+        if isinstance(error, AuthenticationFailed):  # it was not asked, and nobody else must be
+            raise error
         sqlstate = getattr(error, "sqlstate", None)
         if sqlstate is not None and self._dialect.fault(sqlstate, str(error)) is Fault.AUTH:
             raise AuthenticationFailed(f"{address[0]}:{address[1]} refused the credentials: {error}") from error

@@ -39,6 +39,11 @@ class SingleFlight:
         self._closed = False
 
     @property
+    def begun(self) -> int:
+        """How many runs have begun; the number of the newest one."""
+        return self._begun
+
+    @property
     def running(self) -> bool:
         """Whether a run is under way."""
         return self._task is not None

@@ -32,13 +32,14 @@ class TopologySource(ABC):
     """A source of topology events.
 
     The tracker calls `listen` once, then `refresh` as often as it likes but never twice at once, and at
-    last `close` or `terminate`.
+    last `close` or `terminate`, and `unlisten`. After that another tracker may begin anew, as when a pool that
+    could not be opened is opened again: `refresh` then opens what it needs once more.
     """
 
     _emitter: Callable[[EventBatch], None] | None = None
 
     def listen(self, emit: Callable[[EventBatch], None]) -> None:
-        """Set who takes the batches; once.
+        """Set who takes the batches; one at a time.
 
         Raises:
             UsageError: Somebody listens already.
@@ -46,6 +47,10 @@ class TopologySource(ABC):
         if self._emitter is not None:
             raise UsageError("this topology source already belongs to a tracker")
         self._emitter = emit
+
+    def unlisten(self) -> None:
+        """The tracker has ended: what is emitted from now on is dropped, until another one listens."""
+        self._emitter = None
 
     def emit(self, batch: EventBatch) -> None:
         """Hand a batch to the listener; for sources."""
@@ -99,6 +104,11 @@ class PollingTopologySource(TopologySource):
         self._before: tuple[Event, ...] | None = None
         self._epoch = 0
         self._sequence = 0
+        self._closed = False
+
+    def listen(self, emit: Callable[[EventBatch], None]) -> None:
+        """Set who takes the batches; a source that was closed begins anew."""
+        super().listen(emit)
         self._closed = False
 
     async def refresh(self) -> None:

@@ -100,8 +100,7 @@ class TopologyTracker:
         self._loop_task: asyncio.Task[None] | None = None
         self._shutdown: asyncio.Task[None] | None = None
         self._untold = False
-        self._successes = 0
-        self._failures = 0
+        self._record = _Record()
         source.listen(self._apply)
 
     @property
@@ -109,11 +108,32 @@ class TopologyTracker:
         """Seconds between two refreshes, or None when periodic tracking is off."""
         return self._clock.interval
 
+    @property
+    def stopped(self) -> bool:
+        """Whether it was told to end."""
+        return self._phase is _Phase.STOPPED
+
     def stats(self) -> TopologyStats:
         """How refreshing goes, now."""
         snapshot = self.topology.snapshot
         age = None if snapshot.refreshed_at is None else snapshot.age(self._now())
-        return TopologyStats(refreshes=self._successes, failures=self._failures, age=age, version=snapshot.version)
+        record = self._record
+        return TopologyStats(refreshes=record.successes, failures=record.failures, age=age, version=snapshot.version)
+
+    @property
+    def next_look(self) -> int:
+        """Number of the first refresh that begins from now on, however it is asked for."""
+        return self._refreshes.begun + 1
+
+    @property
+    def last_look(self) -> int:
+        """Number of the newest refresh that succeeded; 0 before the first."""
+        return self._record.last_look
+
+    @property
+    def failure(self) -> Exception | None:
+        """Why the last refresh failed; None when it did not."""
+        return self._record.failure
 
     async def start(self, on_refresh: RefreshListener | None = None) -> None:
         """Refresh once, then begin to track. A second call does nothing.
@@ -196,6 +216,7 @@ class TopologyTracker:
             if task is not None:
                 task.cancel()
         self._source.terminate()
+        self._source.unlisten()
 
     def _begin_tracking(self, on_refresh: RefreshListener | None) -> None:
         self._phase = _Phase.RUNNING
@@ -212,18 +233,19 @@ class TopologyTracker:
 
     async def _refresh(self) -> None:
         """One refresh: the job of the single flight."""
+        number = self._refreshes.begun
         try:
             with stray_cancellations_are_errors():
                 await self._source.refresh()
         except Exception as error:
-            self._failures += 1
+            self._record.failed(error)
             self._clock.ended(self._log_failure(error))
             if self._untold:
                 self._tell()
         else:
             if self._clock.failures:
                 _LOG.info("the topology can be read again")
-            self._successes += 1
+            self._record.succeeded(number)
             self._clock.ended(0)
             self._tell()
 
@@ -258,6 +280,25 @@ class TopologyTracker:
         except Exception as error:
             _LOG.debug("the topology source did not close by itself: %s", _reason(error))
             self._source.terminate()
+        self._source.unlisten()
+
+
+class _Record:
+    """How refreshing went so far."""
+
+    def __init__(self) -> None:
+        self.successes = 0
+        self.failures = 0
+        self.last_look = 0
+        self.failure: Exception | None = None
+
+    def succeeded(self, number: int) -> None:
+        self.successes += 1
+        self.last_look, self.failure = number, None
+
+    def failed(self, error: Exception) -> None:
+        self.failures += 1
+        self.failure = error
 
 
 class _RefreshClock:

@@ -27,7 +27,8 @@ from picopyn.asynchronous.connection import Connection, NamelessConnection
 from picopyn.asynchronous.pace import Pace
 from picopyn.asynchronous.socket_options import set_options
 from picopyn.dialects.base import Capability, Dialect, Purpose
-from picopyn.errors import Fault
+from picopyn.errors import AuthenticationFailed, Fault
+from picopyn.routing.credentials import PAUSE, Credentials
 from picopyn.settings import Password, PoolSettings
 from picopyn.tls import Attempt
 
@@ -54,6 +55,9 @@ class Dialer:
         passwords: Asked where the settings name no password; None: the file that the settings name.
         security: What the pool does about TLS; None: what the settings say.
 
+    Attributes:
+        credentials: What the servers think of them.
+
     Raises:
         ConfigError: A file that TLS needs is missing, or cannot be what it should be.
     """
@@ -72,6 +76,7 @@ class Dialer:
         self._database = settings.database or self._user
         self._security = security or tls.prepare(settings)
         self._made: set[Connection] = set()
+        self.credentials = Credentials()
         self._pace = Pace()
         self._is_dear = self._security.plan.may_encrypt or settings.password is not None
 
@@ -87,11 +92,30 @@ class Dialer:
     ) -> Connection:
         """Open one connection within the connect timeout.
 
+        While the credentials are held back, it is only found out whether the node lives.
+
         Raises:
             TimeoutError: The node did not complete the hand-shake in time.
             OSError: It could not be reached.
+            AuthenticationFailed: It lives, but the credentials were refused before, and are not sent again yet.
             asyncpg.PostgresError: It refused.
         """
+        await self._check_credentials(address)
+        try:
+            connection = await self._dial(address, purpose)
+        except asyncpg.PostgresError as error:
+            self._refused(address, error)
+            raise
+        if self.credentials.accepted(address):
+            _LOG.info("the credentials are accepted again")
+        self.adopt(connection)
+        connection.read_into_kept_buffer()
+        connection.on_notice = on_notice
+        connection.endpoint = address
+        connection.has_catalog = Capability.CATALOG in self._dialect.capabilities
+        return connection
+
+    async def _dial(self, address: Address, purpose: Purpose) -> Connection:
         dialling = asyncio.create_task(self._connect(address, purpose), name=f"picopyn dial {address[0]}")
         connecting = unlamented(dialling)
         try:
@@ -99,13 +123,26 @@ class Dialer:
         except asyncio.CancelledError:
             await _give_up(connecting)
             raise
-        connection = connecting.result()
-        self.adopt(connection)
-        connection.read_into_kept_buffer()
-        connection.on_notice = on_notice
-        connection.endpoint = address
-        connection.has_catalog = Capability.CATALOG in self._dialect.capabilities
-        return connection  # type: ignore[no-any-return]
+        return connecting.result()  # type: ignore[no-any-return]
+
+    async def _check_credentials(self, address: Address) -> None:
+        """Refuse to send credentials that a server has refused, until it is time to try them once more."""
+        if self.credentials.wait(address, _now()) is None:
+            return
+        await _first_word(address, self._settings.connect_timeout, 0.0, self.knock)
+        wait = self.credentials.wait(address, _now())
+        if wait:
+            raise AuthenticationFailed(f"{self.credentials.refusal}; the credentials are sent again in {wait:.0f} s")
+        self.credentials.sent(address, _now())
+
+    def _refused(self, address: Address, error: asyncpg.PostgresError) -> None:
+        """Remember that credentials were refused; a pool that never had a connection tells its caller, nobody else."""
+        words = str(error)
+        if self._dialect.fault(getattr(error, "sqlstate", None), words) is not Fault.AUTH:
+            return
+        if self.credentials.refused(address, _now(), words) and self._made:
+            host, port = address
+            _LOG.warning("%s:%d refused the credentials; they are sent again every %g s: %s", host, port, PAUSE, words)
 
     def adopt(self, connection: Connection) -> None:
         """Look after a connection that exists like after those made here: its socket's options, its end."""
@@ -215,6 +252,10 @@ class Dialer:
         if settings.application_name is not None:
             keys.setdefault("application_name", settings.application_name)
         return keys
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()
 
 
 def _system_user() -> str:

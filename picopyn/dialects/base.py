@@ -36,7 +36,6 @@ class Capability(Enum):
     TRANSACTIONS = "BEGIN means something"
     STATEMENT_TIMEOUT = "statement_timeout is a start-up key"
     CATALOG = "types are described in pg_catalog"
-    LEADER_QUESTION = "a keyed SELECT tells whether the asked node is the leader"
 
 
 class BucketScope(Enum):

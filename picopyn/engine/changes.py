@@ -16,14 +16,14 @@ class Changes:
         runtime: The world.
 
     Attributes:
-        looks: How many times the cluster was looked at, with or without news.
+        look: Number of the newest look at the cluster whose result is known, with or without news.
         version: Rises with whatever may make a plan outdated.
     """
 
-    __slots__ = ("_runtime", "_waiting", "looks", "version")
+    __slots__ = ("_runtime", "_waiting", "look", "version")
 
     def __init__(self, runtime: Runtime) -> None:
-        self.looks = 0
+        self.look = 0
         self.version = 0
         self._runtime = runtime
         self._waiting: dict[Waiter[None], None] = {}
@@ -40,9 +40,9 @@ class Changes:
         for waiter in waiting:
             waiter.wake(None)
 
-    def looked(self) -> None:
-        """The cluster was looked at: wake everybody, changed or not."""
-        self.looks += 1
+    def looked(self, look: int) -> None:
+        """The result of a look is known: wake everybody, changed or not."""
+        self.look = max(self.look, look)
         self.ring()
 
     async def wait(self, deadline: float | None) -> None:

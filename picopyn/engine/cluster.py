@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from random import Random
 
-from picopyn.dialects.base import Capability, Dialect
+from picopyn.dialects.base import Capability, Dialect, Purpose
 from picopyn.engine.changes import Changes
 from picopyn.engine.flights import NODE_LEFT, Flights
 from picopyn.engine.jobs import Jobs
@@ -17,11 +17,12 @@ from picopyn.engine.journal import Journal
 from picopyn.engine.node_pool import HookFailed, NodePool
 from picopyn.engine.node_pools import NodePools
 from picopyn.engine.probes import Probes
+from picopyn.engine.request import Request
 from picopyn.engine.runtime import Link, Runtime
 from picopyn.engine.terms import GOODBYE, Terms
-from picopyn.errors import Fault
+from picopyn.errors import AuthenticationFailed, Fault
 from picopyn.observe import CloseReason
-from picopyn.routing.health import LONGEST_PAUSE, Health, NodeState
+from picopyn.routing.health import Health, NodeState
 from picopyn.routing.membership import reconcile
 from picopyn.routing.plan import PLAIN, REPLICA_READ, Candidate, Flavour, Planner
 from picopyn.routing.watch import Change, Watch
@@ -30,6 +31,9 @@ from picopyn.topology import Node, TopologySnapshot
 
 #: Load of a node without any connection: it comes after all that have one, for it may be hanging.
 _UNCONNECTED = 1_000_000
+
+#: A server that says so is alive: its connections go on, and nothing speaks against the node.
+_AWAKE = (Fault.OVERLOADED, Fault.AUTH)
 
 #: How long the last tasks may take to end after everything was dropped (seconds); they need a few turns of the loop.
 _LAST_TURNS = 0.06
@@ -44,7 +48,8 @@ class Cluster:
         settings: Sizes and times.
         snapshot: The first look at the cluster; empty until one exists.
         journal: Where events are counted and told.
-        refresh: Asks for a new look at the cluster, without waiting; may name a node to doubt.
+        refresh: Asks for a new look at the cluster, without waiting; may name a node to doubt. It gives the number of
+            the first look that begins after it was asked; None when there is nothing to look at.
         rng: Source of randomness.
 
     Attributes:
@@ -61,7 +66,7 @@ class Cluster:
         settings: PoolSettings,
         snapshot: TopologySnapshot,
         journal: Journal,
-        refresh: Callable[[Node | None], None],
+        refresh: Callable[[Node | None], int | None],
         rng: Random,
     ) -> None:
         self.runtime = runtime
@@ -96,8 +101,13 @@ class Cluster:
         """All node pools."""
         return self._pools.live
 
-    def adopt(self, snapshot: TopologySnapshot) -> None:
-        """Make a snapshot the current one: open and retire node pools, and let waiting calls plan again."""
+    def adopt(self, snapshot: TopologySnapshot, look: int = 0) -> None:
+        """Make a snapshot the current one: open and retire node pools, and let waiting calls plan again.
+
+        Args:
+            snapshot: What is known now.
+            look: Number of the newest look that it shows; a look is counted once its result is here.
+        """
         pooled = {pool.node.uuid: (pool.node.host, pool.node.port) for pool in self.pools}
         membership = reconcile(pooled, snapshot.nodes())
         self.planner = self._planner(snapshot)
@@ -108,12 +118,12 @@ class Cluster:
         for node in joining:
             self._probes.join(node)
             self._pools.warm(self.pool(Candidate(node)))
-        self.changes.looked()
+        self.changes.looked(look)
 
-    def confirm(self, snapshot: TopologySnapshot) -> None:
-        """A look at the cluster found nothing new: waiting calls plan again all the same."""
+    def confirm(self, snapshot: TopologySnapshot, look: int = 0) -> None:
+        """A look at the cluster found nothing new: waiting calls plan again all the same; arguments as for `adopt`."""
         self.planner.snapshot = snapshot
-        self.changes.looked()
+        self.changes.looked(look)
 
     def pool(self, candidate: Candidate) -> NodePool:
         """The pool of connections a candidate needs; made at first use."""
@@ -136,7 +146,7 @@ class Cluster:
         return slots.load if slots is not None and slots.size else _UNCONNECTED
 
     def is_ready(self, leaders: int | None, replicas: int | None) -> bool:
-        """Whether so many leaders and other nodes are connected; None for both: all of them."""
+        """Whether so many leaders and other nodes are connected; None for one: 0 of them, None for both: all."""
         nodes, heads = self.snapshot.nodes(), self.snapshot.nodes(role="leader")
         others = [node for node in nodes if node not in heads]
         if leaders is None and replicas is None:
@@ -154,6 +164,8 @@ class Cluster:
         fault = self.runtime.fault(error)
         if fault is not None:
             return fault
+        if isinstance(error, AuthenticationFailed):
+            return Fault.AUTH
         sqlstate = getattr(error, "sqlstate", None)
         return Fault.STATEMENT if sqlstate is None else self._dialect.fault(sqlstate, str(error))
 
@@ -171,9 +183,13 @@ class Cluster:
         """Why a node is down, in words; None when it is not."""
         return f"the node is down ({self.health.of(node.uuid).reason})" if self.health.is_down(node.uuid) else None
 
-    def ask_refresh(self, doubtful: Node | None = None) -> None:
-        """Ask for a new look at the cluster, without waiting; its leader is in doubt where a node is named."""
-        self._refresh(doubtful)
+    def ask_refresh(self, doubtful: Node | None = None) -> int | None:
+        """Ask for a new look at the cluster, without waiting; its leader is in doubt where a node is named.
+
+        Returns:
+            The number of the first look that begins after this; None when there is nothing to look at.
+        """
+        return self._refresh(doubtful)
 
     def link_opened(self, pool: NodePool, link: Link, seconds: float) -> None:
         """A node answered."""
@@ -185,10 +201,11 @@ class Cluster:
         self.changes.ring()
 
     def open_failed(self, pool: NodePool, error: BaseException, seconds: float) -> None:
-        """A node could not be connected to."""
+        """A node could not be connected to; what its server says against a special connection concerns that alone."""
         self._journal.open_failed(pool.node, pool.purpose.value, error, seconds)
-        awake = isinstance(error, HookFailed) or self.fault(error) is Fault.OVERLOADED
-        if not (awake or self.jobs.closed or pool.retired):
+        awake = isinstance(error, HookFailed) or self.fault(error) in _AWAKE
+        special = pool.purpose is not Purpose.PLAIN and self.runtime.fault(error) is None
+        if not (awake or special or self.jobs.closed or pool.retired):
             self._not_opened(pool.node, error)
         pool.refuse_waiters(error)
         self._pools.try_again()
@@ -220,8 +237,8 @@ class Cluster:
             self._came_up(node, before, "it answered")
 
     def probe_refused(self, node: Node, error: Exception) -> None:
-        """A node could not be asked; one that has no room for us is alive."""
-        if self.fault(error) is Fault.OVERLOADED:
+        """A node could not be asked; one that has no room for us, or refuses our password, is alive."""
+        if self.fault(error) in _AWAKE:
             self.probe_answered(node)
         else:
             self._refused(node, error)
@@ -256,8 +273,12 @@ class Cluster:
             if (node := self.snapshot.node(uuid)) is not None
             and self.snapshot.leader(node.replicaset_uuid) in (node, None)
         )
-        if away and self.flights.suspects(away):
+        if away and self.stuck(away):
             self._refresh(None)
+
+    def stuck(self, replicasets: frozenset[str]) -> list[tuple[Link, Request]]:
+        """Calls in flight that a change of these replicasets' leaders may leave hanging."""
+        return self.flights.suspects(replicasets, frozenset(map(self._tier, replicasets)))
 
     # life cycle
 
@@ -322,6 +343,11 @@ class Cluster:
     def _planner(self, snapshot: TopologySnapshot) -> Planner:
         return Planner(snapshot, self.health, self.load, self._rng, hangs=self._hangs)
 
+    def _tier(self, replicaset: str) -> str | None:
+        """The tier of a replicaset; None when it is not known, or not any more."""
+        known = self.snapshot.replicaset(replicaset)
+        return (known.tier or None) if known is not None else None
+
     def _is_connected(self, node: Node) -> bool:
         pool = self._pools.find(node.uuid)
         return pool is not None and pool.slots.size > 0
@@ -343,9 +369,8 @@ class Cluster:
     def _refused(self, node: Node, error: BaseException) -> None:
         reason = str(error) or type(error).__name__
         before = self.health.of(node.uuid).state
-        hold = LONGEST_PAUSE if self.fault(error) is Fault.AUTH else 0.0
         spoke = self.runtime.fault(error) is None
-        if self._watch.refused(node.uuid, reason, self.runtime.now(), spoke=spoke, hold=hold):
+        if self._watch.refused(node.uuid, reason, self.runtime.now(), spoke=spoke):
             self._journal.node_changed(node, before.value, "down", reason)
             self._went_down(node, error)
         self._probes.doubt(node)

@@ -185,7 +185,7 @@ class Executor:
 
     def leaders_moved(self, replicasets: frozenset[str]) -> None:
         """Leaders have changed: what that may have left hanging is ended after a short grace."""
-        suspects = self.flights.suspects(replicasets)
+        suspects = self._cluster.stuck(replicasets)
         if suspects:
             self._cluster.jobs.spawn(self.flights.end_if_stuck(suspects), "picopyn stuck calls")
 
@@ -293,7 +293,7 @@ class Executor:
             request.asked = True
             self._cluster.jobs.spawn(self._learn(request.query), "picopyn learn")
         self._cluster.ask_refresh()
-        request.waited = True
+        request.waited = request.waited or plan.wait in (Wait.LEADER, Wait.TIER)
         try:
             await self._cluster.changes.wait(self._patience(request))
         except TimeoutError as error:
@@ -318,14 +318,16 @@ class Executor:
         self._cluster.changes.ring()
 
     async def _await_refresh(self, request: Request, doubtful: Node) -> None:
-        cluster = self._cluster
-        seen = cluster.changes.looks
-        cluster.ask_refresh(doubtful)
+        """Wait for the result of a look that begins now or later: one under way may have seen what was before."""
+        changes, look = self._cluster.changes, self._cluster.ask_refresh(doubtful)
+        if look is None:
+            return await self._pause(request, request.sent)
         try:
-            while cluster.changes.looks == seen and not self.closed:
-                await cluster.changes.wait(self._patience(request))
+            while changes.look < look and not self.closed:
+                await changes.wait(self._patience(request))
         except TimeoutError as error:
             raise self._not_acquired(request, "a newer look at the cluster") from error
+        return None
 
     def _patience(self, request: Request) -> float | None:
         """Until when a call may wait to be sent: its own timeout, else `acquire_timeout` within `command_timeout`."""
@@ -384,7 +386,8 @@ class Executor:
         self, request: Request, node: Node, error: Exception, fault: Fault, ended: str | None = None
     ) -> _Verdict:
         request.sent += fault is not Fault.NOT_SENT
-        request.patience = request.deadline  # the next wait is a new one
+        if request.patience != request.deadline:  # it came from `acquire_timeout`: the next wait is a new one
+            request.patience = None
         losses = self._count_loss(request, node) if fault is Fault.LOST else 0
         action = decide(fault, Call(self._repeatable(request), request.sent, losses, request.prepared_again))
         if action is Action.RAISE:
@@ -395,8 +398,6 @@ class Executor:
             broke = self._cluster.runtime.fault(error)
             raise failures.outcome_unknown(request, node, error, broke, ended) from error
         self._journal.retried(node, fault, len(request.attempts))
-        if fault is Fault.LOST and request.patience != request.deadline:
-            request.patience = None  # waiting for a connection begins anew, whatever time the lost one has taken
         if action is Action.AWAIT_REFRESH:
             await self._await_refresh(request, node)
         elif action is Action.BACK_OFF:

@@ -2,8 +2,8 @@
 
 Picodata leaves a statement hanging that waited for a leader when it died, although new statements beside it work
 (`picodata-recorded.md` section 1). So after a leader moved, what was sent before and either touches that replicaset or
-was not sent to its own owner gets a short grace, and is then ended. Calls at a node that hangs are ended too; that is
-decided by [`watch`][picopyn.routing.watch].
+was not sent to its own owner, in that replicaset's tier, gets a short grace, and is then ended. Calls at a node that
+hangs are ended too; that is decided by [`watch`][picopyn.routing.watch].
 
 A call is ended by dropping its connection. Its request keeps the reason for the error; the first one counts.
 """
@@ -43,9 +43,14 @@ class Flights:
         self.aloft: dict[Link, Request] = {}
         self.ended = 0
 
-    def suspects(self, replicasets: frozenset[str]) -> list[tuple[Link, Request]]:
-        """Calls in flight that a change of these replicasets' leaders may leave hanging."""
-        return [flight for flight in self.aloft.items() if _may_hang(flight[1], replicasets)]
+    def suspects(self, replicasets: frozenset[str], tiers: frozenset[str | None]) -> list[tuple[Link, Request]]:
+        """Calls in flight that a change of these replicasets' leaders may leave hanging.
+
+        Args:
+            replicasets: Their uuids.
+            tiers: Their tiers; None among them: there is one whose tier is not known.
+        """
+        return [flight for flight in self.aloft.items() if _may_hang(flight[1], replicasets, tiers)]
 
     def on(self, links: Iterable[Link]) -> list[tuple[Link, Request]]:
         """Calls in flight on these connections."""
@@ -69,7 +74,12 @@ class Flights:
         self._drop(link)
 
 
-def _may_hang(request: Request, replicasets: frozenset[str]) -> bool:
-    """Whether a call is forwarded, or runs at a member of these replicasets; its other candidates do not count."""
-    forwarded = request.plan is not None and not request.plan.direct
-    return forwarded or (request.node is not None and request.node.replicaset_uuid in replicasets)
+def _may_hang(request: Request, replicasets: frozenset[str], tiers: frozenset[str | None]) -> bool:
+    """Whether a call is forwarded in one of these tiers, or runs at a member of these replicasets.
+
+    A forwarded call waits for the leaders of its own tier only. Its other candidates do not count.
+    """
+    plan = request.plan
+    if plan is not None and not plan.direct and (plan.tier is None or None in tiers or plan.tier in tiers):
+        return True
+    return request.node is not None and request.node.replicaset_uuid in replicasets

@@ -36,7 +36,7 @@ class Request:
         ended: The attempt in flight was ended by us, because it may hang for ever.
         end_reason: Why the connection of the attempt in flight was dropped by us; None while it was not.
         prepared_again: Its prepared statement was renewed.
-        waited: It waited for the cluster to change before it could be sent.
+        waited: It waited for a leader before it could be sent.
         plan: The plan of the attempt in flight.
         route: What the plan was made from, where the text is known.
         node: The node it was sent to last.

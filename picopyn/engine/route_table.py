@@ -2,7 +2,7 @@
 
 A route is learned as a value (`StatementRoute`); here it becomes closures that turn arguments into buckets. A compiled
 route lives as long as the metadata it was made from: whoever keeps the metadata says when it is gone (`forget`), so the
-table is as bounded as the cache behind it. The bucket count of a tier never changes.
+table is as bounded as the cache behind it; it is emptied when the bucket count of a tier turns out to be another one.
 """
 
 from __future__ import annotations

@@ -33,8 +33,6 @@ class NodeState(Enum):
     UP = "up"
     SUSPECT = "suspect"
     DOWN = "down"
-    #: It is to get no new calls because somebody wants it so; nothing here leads to it by itself.
-    DRAINING = "draining"
 
 
 @dataclass(frozen=True, slots=True)

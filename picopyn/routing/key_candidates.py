@@ -39,7 +39,8 @@ class Explanation:
         keys: The keys; empty when only constants take part.
         constants: Buckets named every time and needed to explain the answers.
         evidence: Bits: what the observations would weigh against chance, less what the number of tries takes
-        away. undecided: Whether two of the keys are the same parameters in different forms.
+            away.
+        undecided: Whether two of the keys are the same parameters in different forms.
     """
 
     keys: tuple[Key, ...]
@@ -83,7 +84,7 @@ class Candidates:
             key_hash: The dialect's hash.
             bucket_count: Number of buckets of the statement's tier, at least 2.
             named: Positions of the parameters that the server named as the key, in order; they are tried
-            first.
+                first.
         """
         self._bucket = partial(_bucket, key_hash, bucket_count)
         self._bucket_count = bucket_count

@@ -72,7 +72,8 @@ class ValueMaker:
 
     Attributes:
         oids: Type OIDs of the parameters, in order. A parameter of a type not in `SUPPORTED` is always given
-        NULL. caution: How careful random values are; every refusal by the server raises it: 0 mixed sizes and
+            NULL.
+        caution: How careful random values are; every refusal by the server raises it: 0 mixed sizes and
             texts, 1 small numbers and texts of digits, 2 texts that are uuids, 3 texts that are moments.
     """
 

@@ -75,6 +75,7 @@ class Plan:
         direct: The first candidate is expected to execute the statement itself.
         wait: Why the call must wait for a change first.
         missing: Replicasets without a reachable leader that the call waits for (their uuids).
+        tier: The tier whose rows the statement touches; None when it is not known, or when there are none.
     """
 
     candidates: tuple[Candidate, ...]
@@ -82,6 +83,7 @@ class Plan:
     direct: bool = False
     wait: Wait | None = None
     missing: tuple[str, ...] = ()
+    tier: str | None = None
 
 
 class Planner:
@@ -171,10 +173,10 @@ class Planner:
         """Plan a call that the receiving node will forward, on a tier, or on any tier when that is not known."""
         missing = self._missing_leaders(tier)
         if missing:
-            return Plan((), reason, wait=Wait.TIER, missing=missing)
+            return Plan((), reason, wait=Wait.TIER, missing=missing, tier=tier)
         if not self._doubted:
             return self._lightest(tier, reason)
-        return self._among(self._leaders(tier), reason)
+        return self._among(self._leaders(tier), reason, tier=tier)
 
     def unlearned(self) -> Plan:
         """Plan a call whose statement is not known yet: it may be of any kind."""
@@ -187,7 +189,7 @@ class Planner:
         """One plan per bucket of a tier, where the leader is known, for the hot path to look up."""
         leaders = {r.uuid: self.snapshot.leader(r.uuid) for r in self.snapshot.replicasets()}
         plans = {
-            uuid: Plan((Candidate(leader),), reason, direct=True)
+            uuid: Plan((Candidate(leader),), reason, direct=True, tier=tier)
             for uuid, leader in leaders.items()
             if leader is not None and leader.host
         }
@@ -201,9 +203,9 @@ class Planner:
         ring = self._rings.get((tier, reason))
         if ring is None:
             nodes = filter(self._usable, self.snapshot.nodes() if direct else self._leaders(tier))
-            ring = self._rings[tier, reason] = _Ring(nodes, reason, direct=direct)
+            ring = self._rings[tier, reason] = _Ring(nodes, reason, direct=direct, tier=tier)
         if not ring.uuids:
-            return Plan((), reason, wait=Wait.NODES)
+            return Plan((), reason, wait=Wait.NODES, tier=tier)
         return ring.plan(lightest(ring.uuids, self._load, self._rng))
 
     def _without_leader(self, tier: str, owner: str, role: Role, *, read: bool) -> Plan:
@@ -213,17 +215,17 @@ class Planner:
         if not self.snapshot.leader_known(owner) and not self._suspects(owner):
             return self._guess(tier, owner)
         if role is Role.PREFER_LEADER and read:
-            plan = self._among(self._followers(owner), "replica_read", REPLICA_READ, direct=True)
+            plan = self._among(self._followers(owner), "replica_read", REPLICA_READ, direct=True, tier=tier)
             if plan.wait is None:
                 return plan
-        return Plan((), "keyed", wait=Wait.LEADER, missing=(owner,))
+        return Plan((), "keyed", wait=Wait.LEADER, missing=(owner,), tier=tier)
 
     def _guess(self, tier: str, owner: str) -> Plan:
         """Any member of a replicaset whose leader is not known: one that does not lead forwards, and that may hang."""
         missing = self._missing_leaders(tier)
         if missing:
-            return Plan((), "no_map", wait=Wait.TIER, missing=missing)
-        return self._among(self.snapshot.members(owner), "no_map")
+            return Plan((), "no_map", wait=Wait.TIER, missing=missing, tier=tier)
+        return self._among(self.snapshot.members(owner), "no_map", tier=tier)
 
     def _followers(self, owner: str) -> list[Node]:
         leader = self.snapshot.leader(owner)
@@ -242,14 +244,22 @@ class Planner:
             return False
         return any(not self._health.is_up(node.uuid) for node in self.snapshot.members(owner))
 
-    def _among(self, nodes: Iterable[Node], reason: str, flavour: Flavour = PLAIN, *, direct: bool = False) -> Plan:
+    def _among(
+        self,
+        nodes: Iterable[Node],
+        reason: str,
+        flavour: Flavour = PLAIN,
+        *,
+        direct: bool = False,
+        tier: str | None = None,
+    ) -> Plan:
         usable = [node for node in nodes if self._usable(node)]
         if not self._health.all_up:
             usable = [node for node in usable if not self._health.is_down(node.uuid)] or usable
         if not usable:
-            return Plan((), reason, wait=Wait.NODES)
+            return Plan((), reason, wait=Wait.NODES, tier=tier)
         ordered = order(usable, self._load_of, self._rng)
-        return Plan(tuple(Candidate(node, flavour) for node in ordered), reason, direct)
+        return Plan(tuple(Candidate(node, flavour) for node in ordered), reason, direct, tier=tier)
 
     def _load_of(self, node: Node) -> int:
         return self._load(node.uuid)
@@ -294,17 +304,19 @@ class _Ring:
         nodes: The nodes.
         reason: See `Plan`.
         direct: See `Plan`.
+        tier: See `Plan`.
 
     Attributes:
         uuids: The nodes' uuids.
     """
 
-    __slots__ = ("_candidates", "_direct", "_plans", "_reason", "uuids")
+    __slots__ = ("_candidates", "_direct", "_plans", "_reason", "_tier", "uuids")
 
-    def __init__(self, nodes: Iterable[Node], reason: str, *, direct: bool) -> None:
+    def __init__(self, nodes: Iterable[Node], reason: str, *, direct: bool, tier: str | None) -> None:
         self._candidates = tuple(map(Candidate, nodes))
         self._reason = reason
         self._direct = direct
+        self._tier = tier
         self._plans: dict[int, Plan] = {}
         self.uuids = tuple(candidate.node.uuid for candidate in self._candidates)
 
@@ -313,5 +325,5 @@ class _Ring:
         plan = self._plans.get(first)
         if plan is None:
             candidates = (*self._candidates[first:], *self._candidates[:first])
-            plan = self._plans[first] = Plan(candidates, self._reason, self._direct)
+            plan = self._plans[first] = Plan(candidates, self._reason, self._direct, tier=self._tier)
         return plan

@@ -45,8 +45,9 @@ class StatementRoute:
         keys: The keys, each an ordered tuple of parts in the order of the table's key columns. Exactly one
             for `KEYED`; for `KEY_SET` one or more.
         buckets: Buckets that always belong to the set: the one bucket of `CONSTANT`, or the constants of a
-        `KEY_SET`. evidence: Bits of evidence behind the answer (see `key_probe`); 0 where the server said it
-        outright. reason: Why the text is not keyed, or how it was learned; for people, counted in statistics.
+            `KEY_SET`.
+        evidence: Bits of evidence behind the answer (see `key_probe`); 0 where the server said it outright.
+        reason: Why the text is not keyed, or how it was learned; for people, counted in statistics.
     """
 
     kind: RouteKind

@@ -175,11 +175,11 @@ class ShardingKey:
         bucket: A bucket instead of values.
         oids: Type OIDs of `values`; empty: as the Python types say (int → 20, str → 25, …).
         forms: Forms of `values` where a type has several (doubles); empty: only types with one form are
-        computable.
+            computable.
 
     Raises:
         UsageError: Neither values nor a bucket, or both; a bucket below 1; lengths that differ; a type
-        without an OID.
+            without an OID.
     """
 
     tier: str = "default"

@@ -178,7 +178,7 @@ class Watch:
             self._vigil(uuid).due_moment = now
         return news
 
-    def refused(self, uuid: str, reason: str, now: float, *, spoke: bool = False, hold: float = 0.0) -> bool:
+    def refused(self, uuid: str, reason: str, now: float, *, spoke: bool = False) -> bool:
         """A connection was refused.
 
         Args:
@@ -186,16 +186,12 @@ class Watch:
             reason: In words.
             now: Seconds on the engine's clock.
             spoke: It was the server that refused, not the network.
-            hold: It is not to be asked again for so long (seconds).
 
         Returns:
             True if the node was not DOWN before.
         """
         news = self.health.unreachable(uuid, reason, now, spoke=spoke)
         self._failed(uuid, now)
-        vigil = self._vigil(uuid)
-        vigil.failed_moment += hold
-        vigil.due_moment = max(vigil.due_moment, now + hold)
         return news
 
     def answered(self, uuid: str) -> bool:

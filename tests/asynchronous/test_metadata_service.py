@@ -583,6 +583,24 @@ async def test_what_was_learned_about_an_evicted_text_is_not_kept():
 
 
 @jumping
+async def test_all_that_is_known_or_being_asked_can_be_forgotten():
+    """The number of buckets is another one: whoever waits gets his answer, but nothing is kept of it."""
+    hang = Hang()
+    other = "SELECT v FROM t WHERE id = $1"
+    async with serving(Explainer().keyed_by_first(SELECT, other)) as rig:
+        await rig.learned(other)
+        rig.first._script["prepare", f"EXPLAIN {SELECT}"] = [hang, ()]
+        rig.service.request_if_missing(SELECT)
+        await hang.entered.wait()
+        rig.service.forget_all()
+        hang.release()
+        await asyncio.sleep(1)
+        assert rig.service.stats().cached == 0
+        assert await rig.learned(other) is not None
+        assert await rig.learned(SELECT) is not None
+
+
+@jumping
 async def test_resize_changes_cache_and_pending_limit_and_pending_ones_finish():
     """ValueError below 1; what is pending stays pending."""
     queries = [f"SELECT {n} FROM t WHERE id = $1" for n in range(6)]

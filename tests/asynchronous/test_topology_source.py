@@ -201,10 +201,24 @@ async def test_a_failed_main_query_applies_nothing_and_costs_the_connection(quer
 
 
 @jumping
+async def test_a_source_whose_tracker_ended_serves_another_one():
+    """A pool that could not be opened is opened again: a new connection, and a batch that replaces everything."""
+    rig = Rig(ScriptedConnection(), ScriptedConnection())
+    await rig.source.refresh()
+    rig.source.terminate()
+    rig.source.unlisten()
+    tracker = TopologyTracker(rig.source, None)
+    await tracker.start()
+    assert rig.connect.calls == 2
+    assert len(tracker.topology.snapshot.all_nodes()) == 4
+    await tracker.stop()
+
+
+@jumping
 async def test_the_tracker_warns_of_a_failed_main_query(caplog):
     """The failure is a warning, once, and the topology stays."""
     rig = Rig()
-    rig.source._emitter = None
+    rig.source.unlisten()
     tracker = TopologyTracker(rig.source, None)
     await tracker.start()
     rig.first.when(discovery.INSTANCES, ServerError("sbroad: something"))

@@ -127,6 +127,23 @@ async def test_start_refreshes_once_before_any_loop_exists(source, listener):
 
 
 @jumping
+async def test_looks_have_numbers_that_tell_which_began_after_a_moment(source, listener):
+    """The one under way began before it, so the next one counts; one that failed is no look that anybody had."""
+    async with tracking(source, listener, interval=None) as tracker:
+        assert (tracker.last_look, tracker.next_look, tracker.failure) == (1, 2, None)
+        source.gate = asyncio.Event()
+        under_way = asyncio.create_task(tracker.refresh_now())
+        await settle()
+        assert (tracker.last_look, tracker.next_look) == (1, 3)
+        source.gate.set()
+        await under_way
+        assert tracker.last_look == 2
+        source.error = OSError("gone")
+        await tracker.refresh_now()
+        assert (tracker.last_look, tracker.next_look, tracker.failure) == (2, 4, source.error)
+
+
+@jumping
 async def test_the_listener_does_not_hear_of_the_refresh_inside_start(source, listener):
     """`on_refresh` is not called for the first refresh: the caller of `start` may still be setting itself up."""
     async with tracking(source, listener):

@@ -454,6 +454,30 @@ async def test_a_source_of_ones_own_drives_the_pool() -> None:
         assert source.closed
 
 
+async def test_a_refresh_that_fails_is_told_and_what_was_known_stays() -> None:
+    """Nobody takes an older look for the one he asked for."""
+
+    class Failing(OneNode):
+        failing = False
+
+        async def refresh(self) -> None:
+            if self.failing:
+                raise OSError("the catalogue is on fire")
+            await super().refresh()
+
+    with ScriptedServer(Invalidating()) as server:
+        source = Failing(server.host, server.port)
+        async with Pool(server.dsn, topology_source=source, topology_update_interval=None) as pool:
+            known = pool.topology
+            source.failing = True
+            with pytest.raises(NoNodeAvailable, match=r"could not be read.*on fire") as caught:
+                await pool.refresh_topology()
+            assert isinstance(caught.value.__cause__, OSError)
+            assert pool.topology is known
+            source.failing = False
+            assert (await pool.refresh_topology()).nodes()
+
+
 async def test_a_source_that_fails_at_first_is_told() -> None:
     """Nothing is known of the cluster: `open()` says so instead of waiting for ever."""
 
@@ -470,6 +494,36 @@ async def test_a_source_that_fails_at_first_is_told() -> None:
     pool = Pool("postgresql://u@127.0.0.1:1/db", topology_source=Failing(), connect_timeout=0.3)
     with pytest.raises(NoNodeAvailable):
         await pool.open()
+
+
+@pytest.mark.parametrize("how", ["failed", "cancelled"])
+async def test_a_pool_with_a_source_of_ones_own_can_be_opened_again(how: str) -> None:
+    """What the first attempt had begun is given up, and the same source is asked once more."""
+
+    class Failing(OneNode):
+        failing, asked = True, asyncio.Event()
+
+        async def refresh(self) -> None:
+            self.asked.set()
+            if self.failing and how == "failed":
+                raise OSError("no news")
+            if self.failing:
+                await asyncio.Event().wait()
+            await super().refresh()
+
+    with ScriptedServer(Invalidating()) as server:
+        source = Failing(server.host, server.port)
+        pool = Pool(server.dsn, topology_source=source, connect_timeout=0.3)
+        opening = asyncio.create_task(pool.open())
+        await source.asked.wait()
+        if how == "cancelled":
+            opening.cancel()
+        with pytest.raises((NoNodeAvailable, asyncio.CancelledError)):
+            await opening
+        assert source.closed
+        source.failing = False
+        async with pool:
+            assert await pool.fetchval("SELECT changes FROM t WHERE id = $1", 1) == 0
 
 
 async def test_waiting_until_ready(target: Target, open_pool: OpenPool) -> None:

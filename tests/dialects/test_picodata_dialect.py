@@ -32,7 +32,6 @@ def test_it_is_a_dialect() -> None:
         Capability.SHARDED,
         Capability.FORWARDING_NEEDS_EVERY_LEADER,
         Capability.SELECTS_HAVE_NO_EFFECT,
-        Capability.LEADER_QUESTION,
     }
 
 

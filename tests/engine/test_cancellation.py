@@ -164,7 +164,7 @@ async def test_accounts_are_exact_after_a_cancellation_at_any_await(step: Step) 
                 alive = {link for link in world.servers[pool.node.uuid].for_callers if not link.closed}
                 assert set(slots.idle) == alive, state
             assert not world.cluster.changes.waiting, where
-            assert not world.executor.flights.suspects(frozenset({"r1", "r2"})), where
+            assert not world.cluster.stuck(frozenset({"r1", "r2"})), where
             for server in world.servers.values():
                 server.answers.clear()
             assert await run(world, READ, AT_R1) == "i11"

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from picopyn.errors import CallTimeout, PoolClosed
+from picopyn.errors import AcquireTimeout, CallTimeout, PoolClosed
 from picopyn.query_metadata import PreparedStatementMetadata
 from picopyn.routing.plan import Role
 from picopyn.routing.route import RouteKind, StatementRoute
@@ -115,9 +115,28 @@ async def test_a_leader_change_does_not_end_what_runs_elsewhere(world: World) ->
     await settle()
     (node,) = asked(world)
     other = "r2" if node.startswith("i1") else "r1"
-    assert world.executor.flights.suspects(frozenset({other})) == []
-    assert len(world.executor.flights.suspects(frozenset({"r1", "r2"}))) == 1
+    assert world.cluster.stuck(frozenset({other})) == []
+    assert len(world.cluster.stuck(frozenset({"r1", "r2"}))) == 1
     call.cancel()
+
+
+async def test_a_leader_change_does_not_end_what_is_forwarded_in_another_tier() -> None:
+    """It waits for the leaders of its own tier only; a text whose tier is not known may wait for any of them."""
+    world = World(two_by_two(second_tier="hot"))
+    await world.warm()
+    for server in world.servers.values():
+        server.default = HANG
+    scan = world.call(SCAN, 5)
+    await settle()
+    assert world.cluster.stuck(frozenset({"r2"})) == []
+    assert len(world.cluster.stuck(frozenset({"r1"}))) == 1
+    unlearned = world.call("SELECT v FROM unknown WHERE v = $1", 5)
+    await settle()
+    assert len(world.cluster.stuck(frozenset({"r2"}))) == 1
+    assert len(world.cluster.stuck(frozenset({"a replicaset that left"}))) == 2
+    scan.cancel()
+    unlearned.cancel()
+    world.cluster.terminate()
 
 
 async def test_each_wait_of_a_call_has_its_own_patience() -> None:
@@ -139,6 +158,22 @@ async def test_each_wait_of_a_call_has_its_own_patience() -> None:
     assert link._running is not None
     link._running.set_exception(broken())
     assert await second == "i11"
+    world.cluster.terminate()
+
+
+async def test_a_wait_after_an_attempt_is_short_under_a_long_command_timeout() -> None:
+    """`acquire_timeout` bounds it like the first one; only a `timeout=` of the call's own stands above it."""
+    world = World(two_by_two(), acquire_timeout=0.1)
+    await world.warm()
+    world.servers["i11"].answers = [HANG]
+    request = world.request(READ, AT_R1, timeout=30)
+    request.patience = None  # as a pool does where the limit is not the call's own
+    call = asyncio.create_task(world.executor.run(request))
+    await settle()
+    world.servers["i11"].kill()
+    async with asyncio.timeout(3):
+        with pytest.raises(AcquireTimeout):
+            await call
     world.cluster.terminate()
 
 

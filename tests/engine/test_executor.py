@@ -22,7 +22,7 @@ from picopyn.errors import (
     WriteLost,
     WriteTimeout,
 )
-from picopyn.observe import OutcomeLost, StatementRetried
+from picopyn.observe import NodeStateChanged, OutcomeLost, StatementRetried
 from picopyn.query_metadata import PreparedStatementMetadata
 from picopyn.routing.plan import Role
 from picopyn.routing.route import RouteKind, StatementRoute
@@ -89,6 +89,30 @@ async def test_prefer_leader_reads_use_a_replica_connection_when_the_leader_dies
         await world.call(WRITE, AT_R2, role=Role.PREFER_LEADER, timeout=0.05)
 
 
+async def test_a_server_that_refuses_replica_reads_still_serves_plain_calls(world: World) -> None:
+    """It does not know the start-up option: that is nothing against the node, and its connections stay."""
+    world.servers["i21"].kill()
+    replica = world.servers["i22"]
+    replica.refuses_replica_reads = server_error("22023", "unrecognized start-up option")
+    before = set(replica.for_callers)
+    with pytest.raises(AcquireTimeout):
+        await world.call(READ, AT_R2, role=Role.PREFER_LEADER, timeout=0.1)
+    assert world.cluster.health.is_up("i22")
+    assert replica.for_callers == before
+    world.cluster.adopt(two_by_two(leaders={"r2": "i22"}, offline=("i21",)))
+    assert await world.call(WRITE, AT_R2) == "i22"
+
+
+async def test_a_replica_that_cannot_be_reached_is_down_for_all_calls(world: World) -> None:
+    """Nobody listens there: that has nothing to do with what the connection is for."""
+    world.servers["i21"].kill()
+    world.servers["i22"].refuses_replica_reads = ConnectionRefusedError("connection refused")
+    with pytest.raises(AcquireTimeout):
+        await world.call(READ, AT_R2, role=Role.PREFER_LEADER, timeout=0.1)
+    states = [e.new for e in world.events if isinstance(e, NodeStateChanged) and e.node == "i22"]
+    assert states[:1] == ["down"]
+
+
 async def test_an_unlearned_text_is_learned_while_a_leader_is_missing(world: World) -> None:
     """It may be keyed, and then it runs at once."""
     text = "SELECT n FROM t WHERE id = $1"
@@ -99,6 +123,7 @@ async def test_an_unlearned_text_is_learned_while_a_leader_is_missing(world: Wor
     await settle()
     assert await world.call(text, AT_R1) == "i11"
     assert world.knowledge.asked == [text]
+    assert (world.counters.calls["keyed"], world.counters.calls["waited_for_leader"]) == (1, 0)
 
 
 async def test_an_unlearned_text_never_waits_for_metadata_while_all_leaders_live(world: World) -> None:
@@ -189,9 +214,31 @@ async def test_the_first_retry_after_a_refresh_goes_to_the_new_leader(world: Wor
     await settle()
     assert not call.done()
     assert world.refreshes_asked
-    world.cluster.adopt(two_by_two(leaders={"r1": "i12"}))
+    world.cluster.adopt(two_by_two(leaders={"r1": "i12"}), world.refreshes_asked)
     assert await call == "i12"
     assert len(world.servers["i11"].calls) == 1
+
+
+async def test_a_look_that_began_before_the_fault_is_not_the_newer_one(world: World) -> None:
+    """What it read may be what was before: sent by that, the call would be refused once more."""
+    world.servers["i11"].answers = [server_error("XX000", READONLY)]
+    call = world.call(WRITE, AT_R1)
+    await settle()
+    world.cluster.confirm(two_by_two(), world.refreshes_asked - 1)
+    await settle()
+    assert not call.done()
+    assert len(world.servers["i11"].calls) == 1
+    world.cluster.adopt(two_by_two(leaders={"r1": "i12"}), world.refreshes_asked)
+    assert await call == "i12"
+
+
+async def test_where_there_is_nothing_to_look_at_a_refused_call_is_sent_again_after_a_pause(world: World) -> None:
+    """Nobody would ever tell that it was looked at."""
+    world.can_be_looked_at = False
+    world.servers["i11"].answers = [server_error("XX000", READONLY)]
+    async with asyncio.timeout(1):
+        assert await world.call(WRITE, AT_R1) == "i11"
+    assert len(world.servers["i11"].calls) == 2
 
 
 def forwarded(message: str) -> asyncpg.PostgresError:

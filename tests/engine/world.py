@@ -164,6 +164,7 @@ class Server:
 
     node: Node
     refuses: BaseException | None = None
+    refuses_replica_reads: BaseException | None = None
     silent: bool = False
     deaf_to_probes: bool = False
     tells_bytes: bool = False
@@ -257,6 +258,8 @@ class World:
         self.knowledge = Knowledge()
         self.events: list[Event] = []
         self.refreshes_asked = 0
+        self.can_be_looked_at = True
+        self.look_again: Callable[[Node | None], int | None] | None = None
         self.purposes: list[tuple[str, Purpose]] = []
         self.settings = PoolSettings.from_dsn("postgresql://u@h:1/", **{"acquire_timeout": 2.0, **settings})
         runtime = AsyncioRuntime(self._open)
@@ -284,6 +287,8 @@ class World:
             await server.thawed.wait()
         if server.refuses is not None:
             raise server.refuses
+        if purpose is Purpose.REPLICA_READ and server.refuses_replica_reads is not None:
+            raise server.refuses_replica_reads
         self.purposes.append((node.uuid, purpose))
         server.opened += 1
         link = Link(server)
@@ -291,8 +296,11 @@ class World:
         server.links.add(link)
         return link
 
-    def _refresh(self, doubtful: Node | None) -> None:
+    def _refresh(self, doubtful: Node | None) -> int | None:
         self.refreshes_asked += 1
+        if self.look_again is not None:
+            return self.look_again(doubtful)
+        return self.refreshes_asked if self.can_be_looked_at else None
 
     async def warm(self) -> None:
         """Wait until every node that can be reached is connected."""

@@ -55,7 +55,7 @@ class PicodataDialect:
 
     @property
     def capabilities(self) -> frozenset[Capability]:
-        """Sharded; forwards, but hangs while a leader is dead; SELECT has no effect; tells who leads."""
+        """Sharded; forwards, but hangs while a leader is dead; SELECT has no effect."""
         return _CAPABILITIES
 
     @property
@@ -115,6 +115,5 @@ _CAPABILITIES = frozenset(
         Capability.SHARDED,
         Capability.FORWARDING_NEEDS_EVERY_LEADER,
         Capability.SELECTS_HAVE_NO_EFFECT,
-        Capability.LEADER_QUESTION,
     }
 )

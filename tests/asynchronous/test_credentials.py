@@ -1,0 +1,82 @@
+"""A password that was changed at the servers while a pool is open."""
+
+from __future__ import annotations
+
+import logging
+from contextlib import ExitStack
+
+import pytest
+
+from picopyn.asynchronous import Pool
+from picopyn.errors import AcquireTimeout, AuthenticationFailed
+from picopyn.testing import ScriptedServer
+from picopyn.testing.picodata import wire
+from picopyn.testing.scripted_server import Invalidating, Talk
+
+ASK_PASSWORD = wire.message(b"R", (3).to_bytes(4, "big"))
+
+
+class Doormen:
+    """The script of servers that ask for a password; all of them want the same one."""
+
+    def __init__(self) -> None:
+        self.wanted = b"old\0"
+        self.refused = 0
+        self.accepted = 0
+
+    async def play(self, talk: Talk) -> None:
+        talk.send(ASK_PASSWORD)
+        message = await talk.receive()
+        assert isinstance(message, wire.Password)
+        if message.body != self.wanted:
+            self.refused += 1
+            talk.send(wire.error_response("28P01", 'password authentication failed for user "admin"'))
+            return
+        self.accepted += 1
+        talk.send(wire.AUTHENTICATION_OK, wire.parameter_status("server_version", "18.0"), wire.READY)
+        await Invalidating().play(talk)
+
+
+async def test_a_changed_password_is_tried_once_and_costs_no_connection_that_works(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Accounts are blocked after a few refusals: no node is asked again for half a minute, and none is down."""
+    doormen = Doormen()
+    with ExitStack() as stack:
+        hosts = [f"127.0.0.1:{stack.enter_context(ScriptedServer(doormen, greet=False)).port}" for _ in range(2)]
+        dsn = f"postgresql://admin:old@{','.join(hosts)}/db?sslmode=disable"
+        async with Pool(dsn, dialect="postgres", min_size=1, max_size=4, reset=False) as pool:
+            await pool.wait_ready()
+            assert (doormen.accepted, doormen.refused) == (2, 0)
+            doormen.wanted = b"new\0"
+            with caplog.at_level(logging.INFO, "picopyn"):
+                held = [await pool.acquire(node=host) for host in hosts]
+                for host in hosts * 3:
+                    with pytest.raises(AcquireTimeout):
+                        await pool.acquire(node=host, timeout=0.1)
+                for connection in held:
+                    connection.release()
+                assert [await pool.fetchval("SELECT $1::int8", 1) for _ in range(20)] == [0] * 20
+            assert doormen.refused == 1
+            assert {node.state for node in pool.stats().nodes.values()} == {"up"}
+            warnings = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+            assert len(warnings) == 1
+            assert "refused the credentials" in warnings[0]
+
+
+async def test_without_a_connection_left_the_refusal_reaches_the_caller_at_once() -> None:
+    """With the server's words, though it was not asked again; and the word of the user ends the waiting."""
+    doormen = Doormen()
+    with ScriptedServer(doormen, greet=False) as server:
+        dsn = f"postgresql://admin:old@127.0.0.1:{server.port}/db?sslmode=disable"
+        async with Pool(dsn, dialect="postgres", min_size=0, max_size=1, reset=False) as pool:
+            async with pool.acquire() as connection:
+                await connection.close()
+            doormen.wanted = b"new\0"
+            for _ in range(5):
+                with pytest.raises(AuthenticationFailed, match="password authentication failed"):
+                    await pool.fetchval("SELECT $1::int8", 1)
+            assert doormen.refused == 1
+            doormen.wanted = b"old\0"
+            await pool.expire_connections()
+            assert await pool.fetchval("SELECT $1::int8", 1) == 0

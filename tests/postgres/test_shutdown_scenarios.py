@@ -516,7 +516,13 @@ async def test_shutdown_wrong_loop_that_is_stopped(postgres: PostgresServer, adm
     def at_home(step: Callable[[], Any]) -> Any:
         return home.run_until_complete(step())
 
-    pool = await asyncio.to_thread(at_home, Pool(of(postgres, "stopped_loop"), min_size=2).open)
+    async def open_whole() -> Pool:  # a connection that is being opened ends when its loop goes on, not before
+        pool = await Pool(of(postgres, "stopped_loop"), min_size=2).open()
+        while pool.stats().idle < 2:
+            await asyncio.sleep(0.01)
+        return pool
+
+    pool = await asyncio.to_thread(at_home, open_whole)
     held = await asyncio.to_thread(at_home, lambda: pool.acquire().__aenter__())
     for step in (pool.close(), pool.fetchval("SELECT 1"), pool.open(), held.fetchval("SELECT 1"), pool.release(held)):
         with pytest.raises(UsageError, match="event loop"):

@@ -581,6 +581,16 @@ def role_problems(role: Any) -> list[str]:
     return [] if ROLES[role] else [f"role {role!r} is not supported yet"]
 
 
+def check_timeout(timeout: float | None) -> None:
+    """Refuse the `timeout=` of a call that is no number of seconds above 0; NaN would upset the loop's timers.
+
+    Raises:
+        ValueError: It is none.
+    """
+    if timeout is not None and not timeout > 0:
+        raise ValueError(f"timeout must be a number of seconds above 0, not {timeout!r}")
+
+
 def _dialect_problems(dialect: Any) -> list[str]:
     if not isinstance(dialect, str):
         own = isinstance(getattr(dialect, "name", None), str) and callable(getattr(dialect, "startup_options", None))

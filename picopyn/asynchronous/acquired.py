@@ -19,6 +19,7 @@ from picopyn.asynchronous.connection import Connection
 from picopyn.dialects.base import Capability
 from picopyn.engine.loan import Loan
 from picopyn.errors import NotSupported, UsageError
+from picopyn.settings import check_timeout
 from picopyn.topology import Node
 
 
@@ -31,6 +32,7 @@ class AcquiredConnection:
     - After `release` everything raises `UsageError`: the connection, and the statements, cursors and transactions made
       on it.
     - It serves one call at a time. A second one, of another task, is refused with `UsageError` before anything is sent.
+    - A `timeout=` must be above 0; anything else is a `ValueError`, and nothing is sent.
     - A lost connection is a `ConnectionLost`, a call that ran into its `timeout=` a `CallTimeout`; where the statement
       may have taken effect, both are an `OutcomeUnknown` too. Inside a transaction nothing has taken effect.
     - Errors of the server are asyncpg's own, with a note that names the node.
@@ -110,7 +112,7 @@ class AcquiredConnection:
         Args:
             timeout: Limit for the goodbye (seconds).
         """
-        with self._use("close"):
+        with self._use("close", timeout=timeout):
             self._loan.leave()
             await self._connection.close(timeout=timeout)
 
@@ -133,29 +135,29 @@ class AcquiredConnection:
         Returns:
             The server's status of the last statement, like `"INSERT 0 1"`.
         """
-        with self._use("execute", query):
+        with self._use("execute", query, timeout=timeout):
             status: str = await self._connection.execute(query, *args, timeout=timeout)
             return status
 
     async def executemany(self, command: str, args: Iterable[Sequence[Any]], *, timeout: float | None = None) -> None:
         """Execute a statement once per row of arguments, pipelined; all or nothing where there are transactions."""
-        with self._use("executemany", command):
+        with self._use("executemany", command, timeout=timeout):
             await self._connection.executemany(command, args, timeout=timeout)
 
     async def fetch(self, query: str, *args: Any, timeout: float | None = None, record_class: Any = None) -> list[Any]:
         """Run a query and return all rows."""
-        with self._use("fetch", query):
+        with self._use("fetch", query, timeout=timeout):
             rows: list[Any] = await self._connection.fetch(query, *args, timeout=timeout, record_class=record_class)
             return rows
 
     async def fetchrow(self, query: str, *args: Any, timeout: float | None = None, record_class: Any = None) -> Any:
         """Run a query and return its first row, or None."""
-        with self._use("fetchrow", query):
+        with self._use("fetchrow", query, timeout=timeout):
             return await self._connection.fetchrow(query, *args, timeout=timeout, record_class=record_class)
 
     async def fetchval(self, query: str, *args: Any, column: int | str = 0, timeout: float | None = None) -> Any:
         """Run a query and return one value of its first row, or None."""
-        with self._use("fetchval", query):
+        with self._use("fetchval", query, timeout=timeout):
             row = await self._connection.fetchrow(query, *args, timeout=timeout)
             return None if row is None else row[column]
 
@@ -163,7 +165,7 @@ class AcquiredConnection:
         self, query: str, args: Iterable[Sequence[Any]], *, timeout: float | None = None, record_class: Any = None
     ) -> list[Any]:
         """Run a query once per row of arguments and return the rows of all."""
-        with self._use("fetchmany", query):
+        with self._use("fetchmany", query, timeout=timeout):
             rows: list[Any] = await self._connection.fetchmany(query, args, timeout=timeout, record_class=record_class)
             return rows
 
@@ -171,7 +173,7 @@ class AcquiredConnection:
         self, query: str, *, name: str | None = None, timeout: float | None = None, record_class: Any = None
     ) -> PreparedStatement:
         """Prepare a statement; it can be used until the connection is released."""
-        with self._use("prepare"):
+        with self._use("prepare", timeout=timeout):
             made = await self._connection.prepare(query, name=name, timeout=timeout, record_class=record_class)
         return PreparedStatement(self, made, query)
 
@@ -195,6 +197,7 @@ class AcquiredConnection:
         Raises:
             NotSupported: The server has no transactions, and cursors live in one.
         """
+        check_timeout(timeout)
         self._need_transactions("cursor")
         made = self._alive("cursor").cursor(query, *args, prefetch=prefetch, timeout=timeout, record_class=record_class)
         return CursorFactory(self, made, query)
@@ -229,7 +232,7 @@ class AcquiredConnection:
             timeout: Limit (seconds).
             **options: `columns`, `schema_name`, and the options of COPY; see asyncpg.
         """
-        with self._use("copy_from_table"):
+        with self._use("copy_from_table", timeout=timeout):
             status: str = await self._connection.copy_from_table(table_name, output=output, timeout=timeout, **options)
             return status
 
@@ -237,7 +240,7 @@ class AcquiredConnection:
         self, query: str, *args: Any, output: Any, timeout: float | None = None, **options: Any
     ) -> str:
         """Copy the rows of a query; see `copy_from_table`."""
-        with self._use("copy_from_query", query):
+        with self._use("copy_from_query", query, timeout=timeout):
             status: str = await self._connection.copy_from_query(
                 query, *args, output=output, timeout=timeout, **options
             )
@@ -252,7 +255,7 @@ class AcquiredConnection:
             timeout: Limit (seconds).
             **options: `columns`, `schema_name`, and the options of COPY; see asyncpg.
         """
-        with self._use("copy_to_table", ""):
+        with self._use("copy_to_table", "", timeout=timeout):
             status: str = await self._connection.copy_to_table(table_name, source=source, timeout=timeout, **options)
             return status
 
@@ -267,7 +270,7 @@ class AcquiredConnection:
         where: str | None = None,
     ) -> str:
         """Copy rows of values into a table, in the binary format."""
-        with self._use("copy_records_to_table", ""):
+        with self._use("copy_records_to_table", "", timeout=timeout):
             status: str = await self._connection.copy_records_to_table(
                 table_name, records=records, columns=columns, schema_name=schema_name, timeout=timeout, where=where
             )
@@ -314,7 +317,7 @@ class AcquiredConnection:
 
     async def reset(self, *, timeout: float | None = None) -> None:
         """Clear the session now: roll back, forget settings, listeners, locks and cursors."""
-        with self._use("reset"):
+        with self._use("reset", timeout=timeout):
             await self._connection.reset(timeout=timeout)
 
     def get_server_pid(self) -> int:
@@ -350,15 +353,17 @@ class AcquiredConnection:
         self._loan.check_alive(name)
         return connection
 
-    def _use(self, name: str, query: str | None = None, *, decides: bool = False) -> _Use:
+    def _use(self, name: str, query: str | None = None, *, decides: bool = False, timeout: float | None = None) -> _Use:
         """One call, for a `with` statement; see `Loan.begin`."""
         self._mine()
+        if timeout is not None:
+            check_timeout(timeout)
         self._loan.begin(name, query, decides=decides)
         return _Use(self._loan)
 
     def _passed_on(self, name: str, method: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
         async def call(*args: Any, **kwargs: Any) -> Any:
-            with self._use(name, ""):
+            with self._use(name, "", timeout=kwargs.get("timeout")):
                 return await method(*args, **kwargs)
 
         return call

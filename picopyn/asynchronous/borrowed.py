@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import asyncpg
 
 from picopyn.errors import UsageError
+from picopyn.settings import check_timeout
 
 if TYPE_CHECKING:
     from picopyn.asynchronous.acquired import AcquiredConnection
@@ -65,30 +66,30 @@ class PreparedStatement:
 
     async def fetch(self, *args: Any, timeout: float | None = None) -> list[Any]:
         """Execute it and return all rows."""
-        with self._use("fetch"):
+        with self._use("fetch", timeout):
             rows: list[Any] = await self._statement.fetch(*args, timeout=timeout)
             return rows
 
     async def fetchrow(self, *args: Any, timeout: float | None = None) -> Any:
         """Execute it and return the first row, or None."""
-        with self._use("fetchrow"):
+        with self._use("fetchrow", timeout):
             return await self._statement.fetchrow(*args, timeout=timeout)
 
     async def fetchval(self, *args: Any, column: int | str = 0, timeout: float | None = None) -> Any:
         """Execute it and return one value of the first row, or None."""
-        with self._use("fetchval"):
+        with self._use("fetchval", timeout):
             row = await self._statement.fetchrow(*args, timeout=timeout)
             return None if row is None else row[column]
 
     async def fetchmany(self, args: Iterable[Sequence[Any]], *, timeout: float | None = None) -> list[Any]:
         """Execute it once per row of arguments and return the rows of all."""
-        with self._use("fetchmany"):
+        with self._use("fetchmany", timeout):
             rows: list[Any] = await self._statement.fetchmany(args, timeout=timeout)
             return rows
 
     async def executemany(self, args: Iterable[Sequence[Any]], *, timeout: float | None = None) -> None:
         """Execute it once per row of arguments."""
-        with self._use("executemany"):
+        with self._use("executemany", timeout):
             await self._statement.executemany(args, timeout=timeout)
 
     async def explain(self, *args: Any, analyze: bool = False) -> Any:
@@ -98,6 +99,7 @@ class PreparedStatement:
 
     def cursor(self, *args: Any, prefetch: int | None = None, timeout: float | None = None) -> CursorFactory:
         """A cursor over its rows; see `AcquiredConnection.cursor`."""
+        check_timeout(timeout)
         self._holder._need_transactions("cursor")
         made = self._alive("cursor").cursor(*args, prefetch=prefetch, timeout=timeout)
         return CursorFactory(self._holder, made, self._query)
@@ -106,8 +108,8 @@ class PreparedStatement:
         self._holder._alive(name)
         return self._statement
 
-    def _use(self, name: str) -> Any:
-        return self._holder._use(name, self._query)
+    def _use(self, name: str, timeout: float | None = None) -> Any:
+        return self._holder._use(name, self._query, timeout=timeout)
 
 
 class CursorFactory:
@@ -175,18 +177,18 @@ class Cursor:
 
     async def fetch(self, n: int, *, timeout: float | None = None) -> list[Any]:
         """The next `n` rows, or what is left."""
-        with self._holder._use("fetch", self._query):
+        with self._holder._use("fetch", self._query, timeout=timeout):
             rows: list[Any] = await self._cursor.fetch(n, timeout=timeout)
             return rows
 
     async def fetchrow(self, *, timeout: float | None = None) -> Any:
         """The next row, or None."""
-        with self._holder._use("fetchrow", self._query):
+        with self._holder._use("fetchrow", self._query, timeout=timeout):
             return await self._cursor.fetchrow(timeout=timeout)
 
     async def forward(self, n: int, *, timeout: float | None = None) -> int:
         """Skip `n` rows; returns how many there were to skip."""
-        with self._holder._use("forward", self._query):
+        with self._holder._use("forward", self._query, timeout=timeout):
             skipped: int = await self._cursor.forward(n, timeout=timeout)
             return skipped
 

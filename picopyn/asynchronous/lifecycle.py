@@ -127,10 +127,10 @@ class Lifecycle:
         Args:
             connect: Does it; sets `belongings`.
         """
-        if self.state is not State.NEW:
-            self.check_place()
         if self.state is State.CLOSED:
             raise PoolClosed("the pool was closed; make a new one")
+        if self.state is not State.NEW:
+            self.check_place()
         if self.state is State.OPENING:
             raise UsageError("open() is running already")
         if self.state is State.NEW:

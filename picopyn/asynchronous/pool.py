@@ -43,7 +43,7 @@ from picopyn.routing.credentials import Credentials
 from picopyn.routing.explanation import RouteExplanation
 from picopyn.routing.plan import Role
 from picopyn.routing.sharding import ShardingKey
-from picopyn.settings import PoolSettings
+from picopyn.settings import PoolSettings, check_timeout
 from picopyn.stats import Counters, PoolStats
 from picopyn.topology import TopologySnapshot
 
@@ -158,8 +158,10 @@ class Pool:
 
         Raises:
             TimeoutError: They were not there in time.
+            ValueError: The timeout is not above 0, or no number.
         """
         self._check_open()
+        check_timeout(timeout)
         cluster = self._cluster
         deadline = None if timeout is None else cluster.runtime.now() + timeout
         while not cluster.is_ready(leaders, replicas):
@@ -278,6 +280,7 @@ class Pool:
             OutcomeUnknown: Some rows may have taken effect.
             Exception: As for `execute`.
         """
+        self._check_open()  # before the rows are taken
         rows = args if isinstance(args, list | tuple) else list(args)
         method = EXECUTEMANY if self._is_atomic else EXECUTEMANY_FRESHLY
         await self._executor.run(self._request(method, query, (rows,), timeout, role, idempotent))

@@ -193,3 +193,19 @@ async def test_meta_reconnect_starts_with_an_empty_cache(target: Target, open_po
         assert explained.key_parameters == ((1,),)
         assert pool.stats().metadata.cached == 1  # type: ignore[union-attr]
         await pool.close()
+
+
+async def test_res_dynamic_sql_and_what_is_known_of_texts(target: Target, open_pool: OpenPool) -> None:
+    """Many texts that are said a few times each: what is remembered of them never exceeds its size."""
+    table = await target.create_table("id INT NOT NULL PRIMARY KEY, v INT")
+    pool = await open_pool(target.dsn, query_metadata_cache_size=10, statement_cache_size=5)
+    await pool.execute(f"INSERT INTO {table} VALUES ($1, $2)", 1, 1)
+    most = 0
+    for number in range(60):
+        text = f"SELECT v + {number} FROM {table} WHERE id = $1"
+        await pool.explain_route(text, 1)
+        assert await pool.fetchval(text, 1) == 1 + number
+        metadata = pool.stats().metadata
+        assert metadata is not None
+        most = max(most, metadata.cached)
+    assert most == 10

@@ -5,7 +5,10 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
+import shutil
+import tempfile
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import asyncpg
@@ -15,6 +18,8 @@ from picopyn.asynchronous import Pool
 from picopyn.testing import PostgresServer
 
 OpenPool = Callable[..., Coroutine[Any, Any, Pool]]
+
+ONLY_WITH_PASSWORD = "local all all trust\nhost all postgres all trust\nhost all all all scram-sha-256\n"
 
 
 @pytest.fixture(scope="session")
@@ -29,6 +34,33 @@ def postgres_too(postgres: PostgresServer) -> Iterator[PostgresServer]:
     """Another one."""
     with PostgresServer(port=0) as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def strict_servers() -> Iterator[list[PostgresServer]]:
+    """Two servers that let the user `app` in with a password only, each with another one."""
+    place = Path(tempfile.mkdtemp(prefix="pcp-hba-"))
+    place.chmod(0o755)  # the server runs as another user
+    hba = place / "hba.conf"
+    hba.write_text(ONLY_WITH_PASSWORD)
+    hba.chmod(0o644)
+    servers = [PostgresServer(port=0, settings={"hba_file": str(hba)}) for _ in range(2)]
+    try:
+        yield [server.start() for server in servers]
+    finally:
+        for server in servers:
+            server.stop()
+        shutil.rmtree(place)
+
+
+async def set_password(server: PostgresServer, password: str) -> None:
+    """Make it the password of `app`."""
+    admin = await asyncpg.connect(server.dsn)
+    if not await admin.fetchval("SELECT 1 FROM pg_roles WHERE rolname = 'app'"):
+        await admin.execute("CREATE ROLE app LOGIN")
+    literal = await admin.fetchval("SELECT quote_literal($1::text)", password)
+    await admin.execute(f"ALTER ROLE app PASSWORD {literal}")
+    await admin.close()
 
 
 @pytest.fixture

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
-import shutil
+import pickle
 import socket
-import tempfile
-from collections.abc import Callable, Iterator, Mapping
+import traceback
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -16,42 +17,16 @@ import asyncpg
 import pytest
 
 from picopyn.asynchronous import Pool
-from picopyn.errors import AuthenticationFailed, ConfigError, NoNodeAvailable
+from picopyn.errors import AuthenticationFailed, ConfigError, ConnectionLost, NoNodeAvailable
+from picopyn.observe import Event
 from picopyn.testing import PostgresServer
-from tests.postgres.conftest import OpenPool
+from tests.postgres.conftest import OpenPool, set_password
+from tests.postgres.nodes import Nodes
 
 Put = Callable[[Mapping[str, str]], None]
 
 CHARACTERS = "p@ss:w/o#r?d%25&=+ '\"\\ü日"
 SECRET = "S3cr3t-x@y"
-ONLY_WITH_PASSWORD = "local all all trust\nhost all postgres all trust\nhost all all all scram-sha-256\n"
-
-
-@pytest.fixture(scope="module")
-def strict_servers() -> Iterator[list[PostgresServer]]:
-    """Two servers that let the user `app` in with a password only, each with another one."""
-    place = Path(tempfile.mkdtemp(prefix="pcp-hba-"))
-    place.chmod(0o755)  # the server runs as another user
-    hba = place / "hba.conf"
-    hba.write_text(ONLY_WITH_PASSWORD)
-    hba.chmod(0o644)
-    servers = [PostgresServer(port=0, settings={"hba_file": str(hba)}) for _ in range(2)]
-    try:
-        yield [server.start() for server in servers]
-    finally:
-        for server in servers:
-            server.stop()
-        shutil.rmtree(place)
-
-
-async def set_password(server: PostgresServer, password: str) -> None:
-    """Make it the password of `app`."""
-    admin = await asyncpg.connect(server.dsn)
-    if not await admin.fetchval("SELECT 1 FROM pg_roles WHERE rolname = 'app'"):
-        await admin.execute("CREATE ROLE app LOGIN")
-    literal = await admin.fetchval("SELECT quote_literal($1::text)", password)
-    await admin.execute(f"ALTER ROLE app PASSWORD {literal}")
-    await admin.close()
 
 
 def conninfo_quoted(text: str) -> str:
@@ -92,6 +67,16 @@ def test_dsn_password_special_that_was_not_encoded(monkeypatch: pytest.MonkeyPat
     assert not looked_up
 
 
+@pytest.mark.parametrize("password", ["w:o", "r#d", "a+b", "q&=", "x y", "it's", 'a"b', "b\\c", "ü日"])
+async def test_dsn_password_special_that_needs_no_code(
+    strict_servers: list[PostgresServer], open_pool: OpenPool, environment: Put, password: str
+) -> None:
+    """What cannot be mistaken for anything else may stand as it is, as libpq has it; a plus is a plus."""
+    await set_password(strict_servers[0], password)
+    pool = await open_pool(f"postgresql://app:{password}@127.0.0.1:{strict_servers[0].port}/postgres")
+    assert await pool.fetchval("SELECT current_user") == "app"
+
+
 async def test_dsn_ipv6_and_ports(postgres: PostgresServer, open_pool: OpenPool, environment: Put) -> None:
     """The forms in which hosts and ports are written give the same list, in order, and connect."""
     port = postgres.port
@@ -121,9 +106,54 @@ async def test_dsn_query_parameters(
     )
     assert (pool.settings.connect_timeout, pool.settings.max_size, pool.settings.min_size) == (3.0, 2, 1)
     text = "SELECT inet_server_port(), current_setting('application_name'), current_setting('search_path')"
+    await pool.wait_ready()
     seen = {tuple(await pool.fetchrow(text)) for _ in range(40)}
     assert seen == {(server.port, "a b", "x") for server in (postgres, postgres_too)}
     assert await pool.fetchval("SHOW work_mem") == "5MB"
+
+
+@pytest.mark.parametrize("name", ["keepalives", "KeepAlives"])
+@pytest.mark.parametrize(("word", "value"), [(w, False) for w in ("false", "0", "off", "FALSE")] + [("on", True)])
+def test_dsn_query_parameters_that_are_switches(name: str, word: str, value: bool) -> None:
+    """A word for no is no, however it is written; a keyword says the same."""
+    assert Pool(f"postgresql://h/?{name}={word}").settings.keepalives is value
+    assert Pool("postgresql://h/", keepalives=value).settings == Pool(f"postgresql://h/?{name}={word}").settings
+
+
+@pytest.mark.parametrize(
+    ("query", "named"),
+    [
+        ("keepalives=maybe", "keepalives"),
+        ("nonsense=1", "nonsense"),
+        ("connect_timeout=soon", "connect_timeout"),
+        ("max_size=3&max-size=4", "max_size"),
+        ("load_balance=sometimes", "load_balance"),
+        ("sslmode=perhaps", "ssl"),
+    ],
+)
+def test_dsn_query_parameters_that_cannot_be(query: str, named: str) -> None:
+    """Unknown, of the wrong kind, or given twice: the word is named, and nothing is sent to a server."""
+    with pytest.raises(ConfigError, match=named):
+        Pool(f"postgresql://h/?{query}")
+
+
+async def test_dsn_query_parameters_of_the_server_hold_on_every_host(
+    postgres: PostgresServer, postgres_too: PostgresServer, open_pool: OpenPool, environment: Put
+) -> None:
+    """A limit for statements and start-up keys, given as keywords, beside what the string says."""
+    pool = await open_pool(
+        f"postgresql://postgres@127.0.0.1:{postgres.port}/postgres?application_name=in%20all",
+        dialect="postgres",
+        topology_source=Nodes(postgres.port, postgres_too.port),
+        statement_timeout=12.5,
+        server_settings={"search_path": "x"},
+        min_size=1,
+    )
+    await pool.wait_ready()
+    for server in (postgres, postgres_too):
+        async with pool.acquire(node=str(server.port)) as held:
+            shown = [await held.fetchval(f"SHOW {key}") for key in ("statement_timeout", "search_path")]
+            assert [*shown, await held.fetchval("SHOW application_name")] == ["12500ms", "x", "in all"]
 
 
 MISLEADING = {
@@ -156,6 +186,7 @@ async def test_dsn_environment_explicit_values_win(
         "SELECT inet_server_port(), current_user, current_database(), current_setting('application_name'), "
         "current_setting('search_path')"
     )
+    await pool.wait_ready()
     seen = {tuple(await pool.fetchrow(text)) for _ in range(40)}
     assert seen == {(server.port, "app", "postgres", "mine", "mine") for server in strict_servers}
 
@@ -183,8 +214,44 @@ async def test_dsn_environment_fills_what_is_open(
     text = (
         "SELECT inet_server_port(), current_user, current_setting('application_name'), current_setting('search_path')"
     )
+    await pool.wait_ready()
     seen = {tuple(await pool.fetchrow(text)) for _ in range(40)}
     assert seen == {(server.port, "app", "from outside", "outside") for server in strict_servers}
+
+
+async def test_dsn_environment_and_query_parameters_on_discovered_nodes(
+    strict_servers: list[PostgresServer], open_pool: OpenPool, environment: Put, passfile: Path
+) -> None:
+    """A node that is not in the string: its own line of the password file, the words of the string, nothing else."""
+    for number, server in enumerate(strict_servers):
+        await set_password(server, f"on:e{number}")
+    seed, found = strict_servers
+    admins = [await asyncpg.connect(server.dsn) for server in strict_servers]
+    misleading = {name: value for name, value in MISLEADING.items() if name != "PGPASSWORD"}
+    environment({**misleading, "PGPASSFILE": str(passfile)})
+    pool = await open_pool(
+        f"postgresql://app@127.0.0.1:{seed.port}/postgres?sslmode=disable&application_name=mine&role=leader"
+        "&options=-c%20search_path%3Dmine",
+        topology_source=Nodes(seed.port, found.port),
+        dialect="postgres",
+        min_size=1,
+    )
+    await pool.wait_ready()
+    text = (
+        "SELECT inet_server_port(), current_user, current_database(), current_setting('application_name'), "
+        "current_setting('search_path')"
+    )
+    for server in strict_servers:
+        async with pool.acquire(node=str(server.port)) as held:
+            assert tuple(await held.fetchrow(text)) == (server.port, "app", "postgres", "mine", "mine")
+            with pytest.raises(TimeoutError):
+                await held.execute("SELECT pg_sleep(60)", timeout=0.05)  # the server is told over another connection
+    for admin in admins:
+        sleepers = "SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'SELECT pg_sleep%'"
+        async with asyncio.timeout(10):
+            while await admin.fetchval(sleepers):
+                await asyncio.sleep(0.01)
+        await admin.close()
 
 
 async def test_settings_made_without_the_environment_do_not_look_into_it(
@@ -314,4 +381,65 @@ async def test_dsn_secret_in_errors(
             told += [repr(error), str(error), repr(error.args), repr(error.__cause__)]
             assert (password, host) != (SECRET, good)
     told += [record.getMessage() for record in caplog.records] + [caplog.text]
+    assert not [text for text in told if "S3cr3t" in text]
+
+
+@pytest.mark.parametrize(
+    "dsn",
+    [
+        f"postgresql://app:{SECRET}@127.0.0.1:port/postgres",
+        f"mysql://app:{quote(SECRET)}@127.0.0.1/postgres",
+        f"postgresql://app:{quote(SECRET)}@127.0.0.1:70000/postgres",
+        f"postgresql://app:{quote(SECRET)}@127.0.0.1/postgres?nonsense=1",
+        f"postgresql://app:{quote(SECRET)}@127.0.0.1/postgres?max_size=none",
+        f"host=127.0.0.1 user=app password={SECRET} nonsense=1",
+        f"host=127.0.0.1 user=app password='{SECRET}",
+    ],
+)
+def test_dsn_secret_in_errors_of_the_string(environment: Put, dsn: str) -> None:
+    """Wrong port, scheme, option, quote: neither the error nor what is logged or pickled of it tells the password."""
+    with pytest.raises(ConfigError) as caught:
+        Pool(dsn)
+    copied = pickle.loads(pickle.dumps(caught.value))
+    assert (type(copied), copied.args, copied.problems) == (ConfigError, caught.value.args, caught.value.problems)
+    told = [repr(caught.value), str(caught.value), repr(copied.args), repr(copied.problems)]
+    told += [repr(error) for error in (caught.value.__cause__, caught.value.__context__)]
+    assert not [text for text in told if "S3cr3t" in text]
+
+
+async def test_dsn_secret_in_errors_tasks_and_events(
+    strict_servers: list[PostgresServer], environment: Put, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A pool at work, and one that fails: task names, events, statistics, pickled and logged errors."""
+    caplog.set_level(logging.DEBUG)
+    await set_password(strict_servers[0], SECRET)
+    place = f"127.0.0.1:{strict_servers[0].port}"
+    events: list[Event] = []
+    told: list[str] = []
+    pool = Pool(f"postgresql://app:{quote(SECRET, safe='')}@{place}/postgres", max_size=1, on_event=events.append)
+    async with pool:
+        calls = [asyncio.create_task(pool.fetchval("SELECT pg_sleep(0.01)")) for _ in range(3)]
+        await asyncio.sleep(0)
+        told += [f"{task!r} {task.get_name()} {task.get_coro()!r}" for task in asyncio.all_tasks()]
+        await asyncio.gather(*calls)
+        async with pool.acquire() as held:
+            told += [repr(held), repr(held.node), repr(pool), repr(pool.topology), repr(await pool.explain_route("x"))]
+            held.terminate()
+            with pytest.raises(ConnectionLost) as lost:
+                await held.fetchval("SELECT 1")
+    assert events
+    dead = Pool(f"postgresql://app:{quote(SECRET, safe='')}@127.0.0.1:1/postgres", connect_timeout=1)
+    wrong = Pool(f"postgresql://app:wrong-{quote(SECRET, safe='')}@{place}/postgres")
+    errors: list[BaseException] = [lost.value]
+    for failing in (dead, wrong):
+        with pytest.raises((NoNodeAvailable, AuthenticationFailed)) as caught:
+            await failing.open()
+        errors.append(caught.value)
+    for error in errors:
+        copied = pickle.loads(pickle.dumps(error))
+        assert (type(copied), copied.args) == (type(error), error.args)
+        told += [repr(copied), *traceback.format_exception(error)]
+        logging.getLogger("application").error("it failed", exc_info=error)
+    told += [repr(events), caplog.text]
+    assert len([record for record in caplog.records if record.name == "application"]) == 3
     assert not [text for text in told if "S3cr3t" in text]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import tracemalloc
 from random import Random
 from typing import Any
 
@@ -140,3 +142,46 @@ async def test_res_dynamic_sql(postgres: PostgresServer, open_pool: OpenPool, fu
         if number % 50 == 49:
             most = max(most, await pool.fetchval("SELECT count(*) FROM pg_prepared_statements"))
     assert most <= 21
+
+
+@pytest.mark.parametrize("size", [0, 1, 20])
+async def test_res_dynamic_sql_while_tables_change(
+    postgres: PostgresServer, open_pool: OpenPool, full_size: bool, size: int
+) -> None:
+    """Texts that are never said twice, on a table that keeps changing: the bound holds at every look, 0 means none."""
+    pool = await open_pool(postgres.dsn, dialect="postgres", max_size=1, statement_cache_size=size)
+    await pool.execute("CREATE TABLE changing (n int)")
+    try:
+        for number in range(2000 if full_size else 200):
+            rows = await pool.fetch(f"SELECT *, {number} FROM changing WHERE n > $1", number)
+            assert rows == []
+            if number % 20 == 19:
+                await pool.execute(f"ALTER TABLE changing ADD COLUMN c{number} int")
+                await pool.execute(f"ALTER TABLE changing DROP COLUMN c{number}")
+                assert await pool.fetchval("SELECT count(*) FROM pg_prepared_statements") <= size
+        assert pool.stats().connects == 1
+    finally:
+        await pool.execute("DROP TABLE changing")
+
+
+async def test_res_dynamic_sql_costs_no_memory(postgres: PostgresServer, open_pool: OpenPool, full_size: bool) -> None:
+    """After the caches are full, texts by the thousand leave nothing behind at the client."""
+    pool = await open_pool(postgres.dsn, dialect="postgres", max_size=1, statement_cache_size=20)
+
+    async def many(first: int, number: int) -> None:
+        for n in range(first, first + number):
+            await pool.fetch(f"SELECT {n}, $1::int, {'1, ' * 50} 1", n)
+
+    number = 10_000 if full_size else 1000
+    await many(0, number)
+    tracemalloc.start()
+    try:
+        gc.collect()
+        before = tracemalloc.get_traced_memory()[0]
+        await many(number, number)
+        gc.collect()
+        grown = tracemalloc.get_traced_memory()[0] - before
+    finally:
+        tracemalloc.stop()
+    # twenty kept statements of some kilobytes each replace others that were made before memory was traced
+    assert grown < 1 << 20

@@ -509,6 +509,34 @@ async def test_terminate_works_from_any_thread(postgres: PostgresServer, admin: 
         other.end()
 
 
+async def test_shutdown_wrong_loop_that_is_stopped(postgres: PostgresServer, admin: Any) -> None:
+    """It may go on later, so the pool stays its own: every use is refused at once; only `terminate` works."""
+    home = asyncio.new_event_loop()
+
+    def at_home(step: Callable[[], Any]) -> Any:
+        return home.run_until_complete(step())
+
+    async def open_whole() -> Pool:  # a connection that is being opened ends when its loop goes on, not before
+        pool = await Pool(of(postgres, "stopped_loop"), min_size=2).open()
+        while pool.stats().idle < 2:
+            await asyncio.sleep(0.01)
+        return pool
+
+    pool = await asyncio.to_thread(at_home, open_whole)
+    held = await asyncio.to_thread(at_home, lambda: pool.acquire().__aenter__())
+    for step in (pool.close(), pool.fetchval("SELECT 1"), pool.open(), held.fetchval("SELECT 1"), pool.release(held)):
+        with pytest.raises(UsageError, match="event loop"):
+            next(step.__await__())
+    assert await asyncio.to_thread(at_home, lambda: held.fetchval("SELECT 1")) == 1
+    pool.terminate()
+    await until_gone(admin, "stopped_loop")
+    await asyncio.to_thread(at_home, pool.close)
+    home.close()
+    with pytest.raises(PoolClosed):
+        await pool.fetchval("SELECT 1")
+    held.release()
+
+
 @pytest.mark.parametrize("how", ["close", "terminate", "collected"])
 async def test_shutdown_closed_loop_leaves_no_session(postgres: PostgresServer, admin: Any, how: str) -> None:
     """When its loop has died, a pool still lets go of its sockets, at once and without a complaint."""

@@ -17,7 +17,8 @@ import pytest
 from picopyn.testing import PostgresServer, ScriptedServer
 from picopyn.testing.picodata import wire
 from picopyn.testing.scripted_server import Talk
-from tests.postgres.conftest import OpenPool
+from tests.postgres.conftest import OpenPool, until
+from tests.postgres.nodes import Nodes
 
 VALUES: list[tuple[str, Any]] = [
     ("date", dt.date.max),
@@ -99,6 +100,45 @@ async def test_types_special_values_out_of_range(postgres: PostgresServer, open_
     assert {node.state for node in pool.stats().nodes.values()} == {"up"}
 
 
+async def test_types_special_values_that_equal_nothing(postgres: PostgresServer, open_pool: OpenPool) -> None:
+    """NaN of both kinds, numbers as long as they may be, and JSON's null beside SQL's."""
+    pool = await open_pool(postgres.dsn, max_size=1)
+    assert math.isnan(await pool.fetchval("SELECT $1::float8", math.nan))
+    assert (await pool.fetchval("SELECT $1::numeric", Decimal("NaN"))).is_nan()
+    long = Decimal("7" * 20_000)
+    assert await pool.fetchval("SELECT $1::numeric", long) == long
+    assert math.copysign(1, await pool.fetchval("SELECT $1::float8", -0.0)) == -1
+    assert tuple(await pool.fetchrow("SELECT $1::jsonb, $2::jsonb", "null", None)) == ("null", None)
+
+
+async def test_types_special_values_by_copy(postgres: PostgresServer, open_pool: OpenPool) -> None:
+    """COPY in and out again gives the same values; one that cannot be is an error of that COPY alone."""
+    pool = await open_pool(postgres.dsn, max_size=1)
+    async with pool.acquire() as held:
+        for number, (kind, value) in enumerate(VALUES):
+            await held.execute(f"CREATE TEMP TABLE copied{number} (v {kind})")
+            await held.copy_records_to_table(f"copied{number}", records=[(value,), (None,)])
+            assert [row[0] for row in await held.fetch(f"SELECT v FROM copied{number}")] == [value, None]
+        await held.execute("CREATE TEMP TABLE whole (v int8)")
+        with pytest.raises((OverflowError, asyncpg.DataError)):
+            await held.copy_records_to_table("whole", records=[(1,), (2**63,)])
+        assert await held.fetchval("SELECT count(*) FROM whole") == 0
+
+
+async def test_types_special_values_through_another_node(
+    postgres: PostgresServer, postgres_too: PostgresServer, open_pool: OpenPool
+) -> None:
+    """A node that was found, not named, gives the same answers."""
+    source = Nodes(postgres.port, postgres_too.port)
+    pool = await open_pool(postgres.dsn, dialect="postgres", topology_source=source, min_size=1)
+    await pool.wait_ready()
+    for port in source.ports:
+        async with pool.acquire(node=str(port)) as held:
+            assert await held.fetchval("SELECT inet_server_port()") == port
+            for kind, value in VALUES:
+                assert await held.fetchval(f"SELECT $1::{kind}", value) == value
+
+
 async def test_types_hook_on_every_node(
     postgres: PostgresServer, postgres_too: PostgresServer, open_pool: OpenPool
 ) -> None:
@@ -113,6 +153,7 @@ async def test_types_hook_on_every_node(
 
     hosts = f"127.0.0.1:{postgres.port},127.0.0.1:{postgres_too.port}"
     pool = await open_pool(f"postgresql://postgres@{hosts}/postgres", after_connect=hook, max_size=3)
+    await pool.wait_ready()
     text = (
         "SELECT '[1]'::json, ARRAY['[2]'::json], current_setting('search_path'), inet_server_port(), pg_backend_pid()"
     )
@@ -124,6 +165,66 @@ async def test_types_hook_on_every_node(
     assert {port for port, _ in seen} == {postgres.port, postgres_too.port}
     assert seen <= set(ran)
     assert set(ran.values()) == {1}
+
+
+async def test_types_hook_on_every_node_that_comes_and_after_a_loss(
+    postgres: PostgresServer, postgres_too: PostgresServer, open_pool: OpenPool
+) -> None:
+    """A node that joins later, sessions that were lost, connections that were reset: codec and setting are there.
+
+    The hook runs for a new connection and after each reset, and never for one that only asks whether a node lives.
+    """
+    ran: Counter[int] = Counter()
+    ready: list[Any] = []
+
+    async def hook(connection: Any) -> None:
+        await connection.set_type_codec("json", schema="pg_catalog", encoder=json.dumps, decoder=json.loads)
+        await connection.execute("SET search_path TO special")
+        ready.append(await connection.prepare("SELECT 1"))
+        ran[connection.get_server_pid()] += 1
+
+    source = Nodes(postgres.port)
+    pool = await open_pool(
+        f"{postgres.dsn}?application_name=hooked",
+        dialect="postgres",
+        topology_source=source,
+        after_connect=hook,
+        min_size=2,
+        max_size=2,
+    )
+
+    async def all_have_it(held: bool) -> set[tuple[int, int]]:
+        seen = set()
+        text = "SELECT '[1]'::json, current_setting('search_path'), inet_server_port(), pg_backend_pid()"
+        for _ in range(100):
+            if held:
+                async with pool.acquire() as connection:
+                    row = await connection.fetchrow(text)
+                    await connection.execute("SET search_path TO other")
+            else:
+                row = await pool.fetchrow(text)
+            assert tuple(row)[:2] == ([1], "special")
+            seen.add(tuple(row)[2:])
+        return seen
+
+    await all_have_it(held=False)
+    source.ports.append(postgres_too.port or 0)
+    await pool.refresh_topology()
+    await until(lambda: pool.stats().idle == 4)
+    found = await all_have_it(held=False)
+    assert {port for port, _ in found} == {postgres.port, postgres_too.port}
+    assert set(ran.values()) == {1}
+    for server in (postgres, postgres_too):
+        admin = await asyncpg.connect(server.dsn)
+        await admin.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'hooked'")
+        await admin.close()
+    await until(lambda: pool.stats().closes.get("broken") == 4)
+    again = await all_have_it(held=False)
+    assert not again & found
+    assert {ran[pid] for _, pid in again} == {1}
+    await all_have_it(held=True)
+    await until(lambda: pool.stats().in_use == 0)
+    await all_have_it(held=True)
 
 
 @dataclass
@@ -174,6 +275,29 @@ async def test_types_parameter_type_differs(open_pool: OpenPool, oid: int) -> No
         assert {node.state for node in pool.stats().nodes.values()} == {"up"}
         assert len(server.start_ups) == 1
         await pool.close()
+
+
+@pytest.mark.parametrize(
+    ("oids", "value"),
+    [((25, 1043), "a"), ((25, 705), "a"), ((20, 1700), 7), ((1043, 0), "a"), ((20, 25), None), ((1700, 20), None)],
+)
+async def test_types_parameter_type_differs_between_nodes(
+    open_pool: OpenPool, oids: tuple[int, int], value: Any
+) -> None:
+    """What one node calls otherwise than the other gives the same answer at both, again and again."""
+    with ScriptedServer(Odd(oids[0]), greet=False) as one, ScriptedServer(Odd(oids[1]), greet=False) as other:
+        pool = await open_pool(
+            one.dsn, dialect="postgres", topology_source=Nodes(one.port, other.port), max_size=1, reset=False
+        )
+        await pool.wait_ready()
+        for _ in range(3):
+            for server in (one, other):
+                async with pool.acquire(node=str(server.port)) as held:
+                    assert await held.fetchval("SELECT $1", value) == value
+                assert await pool.fetchval("SELECT $1", value) == value
+        assert {node.state for node in pool.stats().nodes.values()} == {"up"}
+        await pool.close()
+        assert len(one.start_ups) + len(other.start_ups) <= 3
 
 
 async def test_types_parameter_type_differs_on_a_real_server(postgres: PostgresServer, open_pool: OpenPool) -> None:

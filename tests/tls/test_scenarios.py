@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -11,9 +12,12 @@ from typing import Any
 import asyncpg
 import pytest
 
+from picopyn.asynchronous import Pool
 from picopyn.asynchronous.tls import TlsFailed
 from picopyn.errors import NoNodeAvailable
-from picopyn.testing import FaultProxy, TlsFront
+from picopyn.testing import FaultProxy, PostgresServer, TlsFront, tls_only
+from tests.asynchronous.test_scenarios import after_forks
+from tests.cancelling import cancel_everywhere, eventually
 from tests.tls.certificates import Authority
 from tests.tls.conftest import Dial
 from tests.tls.fronted import Fronted, names_by_address
@@ -297,3 +301,50 @@ async def test_cancel_in_transaction(proxy: Proxy, dial: Dial, authority: Author
         assert task.cancelled()
         connection.terminate()
         await other.execute("UPDATE locked SET v = v + 1 WHERE id = 1")
+
+
+async def test_cancel_in_transaction_of_a_pool(
+    server: PostgresServer, authority: Authority, proxy: Proxy, dial: Dial, measured: Callable[[str, object], None]
+) -> None:
+    """Over TLS, with a pool: cancelled at each step of a transaction, the lock is gone and the pool is whole."""
+    target = proxy(TlsFront(authority.issue(addresses=["127.0.0.1"]).server_side(), refuse=tls_only))
+    admin = await dial(proxy())
+    await admin.execute("CREATE TABLE IF NOT EXISTS locked_too (id int PRIMARY KEY, v int)")
+    await admin.execute("INSERT INTO locked_too VALUES (1, 0) ON CONFLICT DO NOTHING; SET lock_timeout = '5s'")
+    dsn = f"postgresql://postgres@{target.host}:{target.port}/postgres?application_name=over_tls"
+    pool = Pool(dsn, dialect="postgres", sslmode="verify-full", sslrootcert=authority.root, max_size=2)
+    sessions = "SELECT count(*), count(*) FILTER (WHERE state LIKE 'idle in%') FROM pg_stat_activity "
+    sessions += "WHERE application_name = 'over_tls'"
+
+    async def work() -> None:
+        async with pool.transaction() as connection:
+            await connection.fetch("SELECT * FROM locked_too WHERE id = 1 FOR UPDATE")
+            await connection.execute("SELECT pg_sleep(0.01)")
+            await connection.execute("UPDATE locked_too SET v = -1 WHERE id = 1")
+
+    async def prepare() -> Any:
+        return work()
+
+    async def check(where: str) -> None:
+        await admin.execute("UPDATE locked_too SET v = v + 1 WHERE id = 1")
+
+        async def none_is_left_open() -> bool:
+            return tuple(await admin.fetchrow(sessions))[1] == 0 and pool.stats().in_use == 0
+
+        await eventually(none_is_left_open, lambda: where)
+        assert await pool.fetchval("SELECT 1") == 1
+
+    async with pool:
+        measured("cancellations", await cancel_everywhere(prepare, check))
+        held = [await pool.acquire(timeout=2) for _ in range(2)]
+        for connection in held:
+            connection.release()
+    await admin.execute("DROP TABLE locked_too")
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
+async def test_fork_after_pool(server: PostgresServer, authority: Authority, proxy: Proxy) -> None:
+    """Over TLS: a child neither speaks on inherited connections nor ends their TLS; the parent goes on with them."""
+    target = proxy(TlsFront(authority.issue(addresses=["127.0.0.1"]).server_side(), refuse=tls_only))
+    dsn = f"postgresql://postgres@{target.host}:{target.port}/postgres?sslmode=verify-full&sslrootcert={authority.root}"
+    await after_forks(dsn, "forks_over_tls")

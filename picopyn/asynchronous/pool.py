@@ -18,7 +18,6 @@ from typing import Any
 from picopyn.asynchronous import tls
 from picopyn.asynchronous.acquired import AcquiredConnection, Acquiring, no_transactions
 from picopyn.asynchronous.config_files import PasswordFile, read_file
-from picopyn.asynchronous.connection import Connection
 from picopyn.asynchronous.control_plane import ControlPlane
 from picopyn.asynchronous.dialect_detection import introduce, named_dialect
 from picopyn.asynchronous.household import Household
@@ -37,7 +36,7 @@ from picopyn.engine.place import Place
 from picopyn.engine.request import EXECUTEMANY, EXECUTEMANY_FRESHLY, Request
 from picopyn.engine.route_table import RouteTable
 from picopyn.engine.statistics import pool_stats
-from picopyn.errors import ConfigError, NoNodeAvailable, NotSupported, UsageError
+from picopyn.errors import ConfigError, NotSupported, UsageError
 from picopyn.observe import Publisher
 from picopyn.routing.credentials import Credentials
 from picopyn.routing.explanation import RouteExplanation
@@ -110,6 +109,7 @@ class Pool:
             NoNodeAvailable: No seed answered; it lists each with its reason.
             PoolClosed: The pool was closed, before or meanwhile.
             UsageError: It is being opened already.
+            Exception: What `after_connect` raised, when it failed at every node that could be connected to.
         """
         await self._life.open(self._connect)
         return self
@@ -507,18 +507,5 @@ class Pool:
         routes = RouteTable(control.metadata, dialect.key_hash, lambda: cluster.snapshot.bucket_counts)
         self._executor = household.executor = Executor(cluster, routes, control.metadata, dialect, journal)
         await control.start(cluster, self._executor)
-        await self._first_connection(cluster, first.connection)
-
-    async def _first_connection(self, cluster: Cluster, introduced: Connection | None) -> None:
-        """Wait for one connection of the node pools; the rest are made in the background."""
-        deadline = cluster.runtime.now() + self._settings.connect_timeout
-        for pool in cluster.pools:  # without a min_size nothing is being opened yet
-            if introduced is None or introduced.endpoint == (pool.node.host, pool.node.port):
-                pool.warm(1)
-        while not any(pool.slots.size for pool in cluster.pools):
-            try:
-                await cluster.changes.wait(deadline)
-            except TimeoutError:
-                reasons = {pool.node.address: pool.trouble or "no answer yet" for pool in cluster.pools}
-                what = "no node of the cluster can be connected to" if reasons else "the topology lists no usable node"
-                raise NoNodeAvailable(what, reasons) from None
+        asked_first = None if first.connection is None else first.connection.endpoint
+        await cluster.first_connection(asked_first, runtime.now() + timeout)

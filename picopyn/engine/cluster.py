@@ -13,6 +13,7 @@ from typing import Any
 
 from picopyn.dialects.base import Capability, Dialect, Purpose
 from picopyn.engine.changes import Changes
+from picopyn.engine.first_connection import first_connection
 from picopyn.engine.flights import NODE_LEFT, Flights
 from picopyn.engine.jobs import Jobs
 from picopyn.engine.journal import Journal
@@ -139,7 +140,7 @@ class Cluster:
     @property
     def failure(self) -> BaseException | None:
         """Why some node could not be connected to at the last attempt, if that is so."""
-        return next((pool.failure for pool in self.pools if pool.failure is not None), None)
+        return next((pool.cause for pool in self.pools if pool.failure is not None), None)
 
     def load(self, uuid: str) -> int:
         """Calls a node serves now: connections held and calls waiting for one."""
@@ -212,7 +213,7 @@ class Cluster:
         before = self.health.of(pool.node.uuid).state
         if self._watch.opened(pool.node.uuid, seconds):
             self._came_up(pool.node, before, "a connection was made")
-        self._pools.warm(pool)
+        self._pools.opened(pool)
         self.changes.ring()
 
     def open_failed(self, pool: NodePool, error: BaseException, seconds: float) -> None:
@@ -296,6 +297,10 @@ class Cluster:
         return self.flights.suspects(replicasets, frozenset(map(self._tier, replicasets)))
 
     # life cycle
+
+    async def first_connection(self, asked_first: tuple[str, int] | None, deadline: float) -> None:
+        """Wait for one connection of the node pools; see `first_connection`."""
+        await first_connection(self._pools, asked_first, deadline)
 
     def expire_connections(self) -> None:
         """Replace every connection for callers, without disturbing anybody."""

@@ -185,7 +185,7 @@ class Executor:
             raise failures.too_many_waiting(request, pool.node, pool.state) from None
         except TimeoutError as error:
             what = f"a free connection to {pool.node.name} ({pool.node.address}: {pool.state})"
-            raise self._not_acquired(request, what) from pool.failure or error
+            raise self._not_acquired(request, what) from pool.cause or error
         raise own or PoolClosed("a connection was not set up")  # the hook's own error, as it raised it
 
     async def _queue(self, request: Request, candidate: Candidate, pool: NodePool, version: int) -> Link | None:

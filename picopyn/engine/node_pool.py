@@ -47,7 +47,7 @@ class NodePool:
     Attributes:
         slots: Its accounts.
         retired: It takes no more connections; the node has left, or the pool closes.
-        failure: Why the last attempt to open a connection failed; None when it did not.
+        failure: Why the last attempt to open a connection failed; None when it did not. `HookFailed` for a hook.
         retry_at: Before this moment no connection is opened only to be kept warm.
     """
 
@@ -80,6 +80,11 @@ class NodePool:
     def trouble(self) -> str:
         """Why the last connection could not be opened; empty when it could."""
         return "" if self.failure is None else _reason(self.failure)
+
+    @property
+    def cause(self) -> BaseException | None:
+        """The same as an error for callers: of a hook, its own."""
+        return self.failure.__cause__ if isinstance(self.failure, HookFailed) else self.failure
 
     @property
     def state(self) -> str:
@@ -331,7 +336,7 @@ class NodePool:
     def _not_opened(self, error: Exception, seconds: float) -> None:
         with self._lock:
             self.slots.open_failed()
-        self.failure = error.__cause__ if isinstance(error, HookFailed) else error
+        self.failure = error
         self._failures += 1
         self.retry_at = self._terms.runtime.now() + back_off(self._failures, self._terms.rng)
         self._terms.listener.open_failed(self, error, seconds)

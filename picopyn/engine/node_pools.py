@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 
 from picopyn.dialects.base import Purpose
+from picopyn.engine.changes import Changes
 from picopyn.engine.node_pool import NodePool
 from picopyn.engine.runtime import Link
 from picopyn.engine.terms import Terms
@@ -29,13 +30,25 @@ class NodePools:
         is_up: Whether a node, by uuid, may be asked for more connections.
 
     Attributes:
+        attempts: Rings when an attempt to connect has ended, well or not, and when there is a new pool.
         least_size: Connections kept to every node.
         by_key: The pools in use, by what a candidate calls its key; not to be changed outside.
     """
 
-    __slots__ = ("_is_up", "_live", "_looked_after", "_retired", "_terms", "_upkeep", "by_key", "least_size")
+    __slots__ = (
+        "_is_up",
+        "_live",
+        "_looked_after",
+        "_retired",
+        "_terms",
+        "_upkeep",
+        "attempts",
+        "by_key",
+        "least_size",
+    )
 
     def __init__(self, terms: Terms, least_size: int, is_up: Callable[[str], bool]) -> None:
+        self.attempts = Changes(terms.runtime)
         self.least_size = least_size
         self._terms = terms
         self._is_up = is_up
@@ -71,6 +84,7 @@ class NodePools:
 
     def _welcome(self, pool: NodePool) -> None:
         self._terms.budget.members[pool] = None
+        self.attempts.ring()
         if not self._looked_after:
             self._looked_after = True
             self._terms.jobs.spawn(self._upkeep.run(), "picopyn upkeep")
@@ -80,9 +94,15 @@ class NodePools:
         if pool.purpose is Purpose.PLAIN and not pool.retired:
             pool.warm(self.least_size)
 
+    def opened(self, pool: NodePool) -> None:
+        """A connection was made."""
+        self.warm(pool)
+        self.attempts.ring()
+
     def try_again(self) -> None:
         """A connection could not be opened: what is missing is tried again by itself, with growing pauses."""
         self._upkeep.soon()
+        self.attempts.ring()
 
     def expire(self) -> None:
         """Replace every connection: idle ones now, those in use when they are given back, those coming on arrival."""

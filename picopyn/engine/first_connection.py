@@ -1,0 +1,57 @@
+"""The first connection for callers: what the opening of a pool waits for, and when it need not wait any longer.
+
+Opening connections is tried again and again in the background, so most failures decide nothing before the time is up.
+A failing hook of the user's own does: where every node has been tried, and the hook failed at those that could be
+connected to, the next attempt will end in the same way. It knows no address to dial and no hook.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from picopyn.engine.node_pool import HookFailed, NodePool
+from picopyn.engine.node_pools import NodePools
+from picopyn.errors import NoNodeAvailable
+
+
+async def first_connection(pools: NodePools, asked_first: tuple[str, int] | None, deadline: float) -> None:
+    """Wait until one of the pools has a connection; the rest are made in the background.
+
+    Args:
+        pools: The node pools of a cluster that is being opened.
+        asked_first: Host and port of the one node that need be asked as long as it does not fail; None: all are.
+        deadline: How long, on the runtime's clock (seconds).
+
+    Raises:
+        NoNodeAvailable: There was none in time; it lists each node with its reason.
+        Exception: What the hook raised: no node is left where it did not fail, or there was no other in time.
+    """
+    tried: set[NodePool] = set()
+    broken: BaseException | None = None
+    while not any(pool.slots.size for pool in pools.live):
+        version = pools.attempts.version
+        tried = {pool for pool in pools.live if pool.failure and (pool in tried or not pool.slots.opening)}
+        broken = broken or _hook_error(pools.live)
+        for pool in pools.live:  # without a min_size nothing is being opened yet
+            if pool not in tried and (tried or asked_first in (None, (pool.node.host, pool.node.port))):
+                pool.warm(1)
+        if broken is not None and tried.issuperset(pools.live):
+            raise broken
+        try:
+            await pools.attempts.wait(deadline, version)
+        except TimeoutError:
+            break
+    else:
+        return
+    raise broken or _nobody(pools.live)
+
+
+def _hook_error(pools: Iterable[NodePool]) -> BaseException | None:
+    """What the hook raised at the last attempt of some node, if that is how it ended."""
+    return next((pool.cause for pool in pools if isinstance(pool.failure, HookFailed)), None)
+
+
+def _nobody(pools: Iterable[NodePool]) -> NoNodeAvailable:
+    reasons = {pool.node.address: pool.trouble or "no answer yet" for pool in pools}
+    what = "no node of the cluster can be connected to" if reasons else "the topology lists no usable node"
+    return NoNodeAvailable(what, reasons)

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from picopyn import dsn as connection_string
 from picopyn.dsn import LONELY_PORT, Dsn, Endpoint
+from picopyn.durations import read_duration
 from picopyn.errors import ConfigError
 from picopyn.observe import Event
 from picopyn.service_file import ReadFile, with_service
@@ -119,7 +120,7 @@ class PoolSettings:
             servers whose sessions have a state (never on Picodata); or a coroutine function that does it your way.
         record_class: Class of the rows that callers get, a subclass of `asyncpg.Record`.
         statement_timeout: Longest time the server works on one statement, as a start-up key; servers without it
-            (Picodata) make `open()` fail.
+            (Picodata) make `open()` fail. In a connection string it needs a unit: `5s`, `500ms`.
         debug: Remember where connections were acquired, and say it when one is never given back (asyncio's debug
             mode does so too).
         topology_source: A source of one's own instead of polling (see `TopologySource`).
@@ -375,6 +376,8 @@ def _from_words(dsn: Dsn) -> tuple[dict[str, Any], list[str]]:
             values[name] = convert(text)
         elif word == "port":
             problems.append(LONELY_PORT)
+        elif word == "statement_timeout":
+            problems += _statement_timeout(text, values)
         elif word == "target_session_attrs":
             problems += _session_role(text, dsn, values)
         elif not _changes_nothing(word, text.lower()):
@@ -382,6 +385,14 @@ def _from_words(dsn: Dsn) -> tuple[dict[str, Any], list[str]]:
     if dsn.param("ssl") and dsn.param("sslmode"):
         problems.append("'ssl' and 'sslmode' are both given")
     return values, problems
+
+
+def _statement_timeout(text: str, values: dict[str, Any]) -> list[str]:
+    try:
+        values["statement_timeout"] = read_duration(text)
+    except ValueError as error:
+        return [f"statement_timeout: {error}"]
+    return []
 
 
 def _session_role(text: str, dsn: Dsn, values: dict[str, Any]) -> list[str]:

@@ -29,6 +29,7 @@ STOREYS = {
     "dsn": 0,
     "passfile": 0,
     "service_file": 0,
+    "durations": 0,
     "tls": 0,
     "query_metadata": 0,
     "observe": 0,

@@ -159,6 +159,55 @@ def test_every_known_word_is_taken_or_refused_by_name() -> None:
     }
 
 
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("5s", 5.0),
+        ("500ms", 0.5),
+        ("2500us", 0.0025),
+        ("1min", 60.0),
+        ("1.5h", 5400.0),
+        ("1d", 86400.0),
+        ("%207%20s", 7.0),
+        ("1e3ms", 1.0),
+        ("0", None),
+        ("0ms", None),
+        ("off", None),
+    ],
+)
+def test_a_limit_for_statements_is_written_with_a_unit_in_the_string(text: str, seconds: float | None) -> None:
+    """As in PostgreSQL's own settings; a keyword is a number of seconds, and wins."""
+    settings = PoolSettings.from_dsn(f"postgresql://h?statement_timeout={text}")
+    assert settings.statement_timeout == seconds
+    assert PoolSettings.from_dsn(f"postgresql://h?statement_timeout={text}", statement_timeout=3) == PoolSettings(
+        endpoints=(Endpoint("h"),), statement_timeout=3
+    )
+
+
+@pytest.mark.parametrize("text", ["30", "30000", "1.5", "-1"])
+def test_a_limit_for_statements_without_a_unit_is_refused_and_told_why(text: str) -> None:
+    """It would mean milliseconds to the server and seconds to us."""
+    (told,) = of_dsn(f"postgresql://h?statement_timeout={text}")
+    assert "milliseconds" in told
+    assert told.endswith(f"write {text}ms or {text}s")
+    assert of_dsn(f"host=h statement_timeout={text}") == (told,)
+
+
+@pytest.mark.parametrize("text", ["5S", "5 sec", "s", "soon", "1s2", "nan", "inf s", "0x5s", "٣s"])
+def test_a_limit_for_statements_that_is_no_duration_is_refused(text: str) -> None:
+    """The units are named."""
+    (told,) = of_dsn(f"host=h statement_timeout='{text}'")
+    assert told.startswith(f"statement_timeout: {text!r} is no duration")
+    assert "us, ms, s, min, h, d" in told
+
+
+@pytest.mark.parametrize("text", ["-5s", "500us", "1e999s"])
+def test_a_limit_for_statements_is_checked_like_the_keyword(text: str) -> None:
+    """A server counts in milliseconds."""
+    (told,) = of_dsn(f"postgresql://h?statement_timeout={text}")
+    assert told.startswith("statement_timeout must be a number of seconds")
+
+
 def test_words_about_the_life_of_connections() -> None:
     """As libpq writes them: `tcp_user_timeout` in milliseconds, and 0 for what the system does by itself."""
     settings = PoolSettings.from_dsn(

@@ -26,7 +26,7 @@ NO_TIMEOUTS = (-1, -0.001, -math.inf, math.nan, 0)
 #: Every setting that is a time.
 TIMES = [field.name for field in fields(PoolSettings) if "float" in str(field.type)]
 #: Those of them that no connection string can say.
-ONLY_KEYWORDS = ("after_connect_timeout", "statement_timeout")
+ONLY_KEYWORDS = ("after_connect_timeout",)
 
 
 async def coroutine(*_: object) -> None:

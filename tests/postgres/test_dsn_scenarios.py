@@ -140,12 +140,11 @@ def test_dsn_query_parameters_that_cannot_be(query: str, named: str) -> None:
 async def test_dsn_query_parameters_of_the_server_hold_on_every_host(
     postgres: PostgresServer, postgres_too: PostgresServer, open_pool: OpenPool, environment: Put
 ) -> None:
-    """A limit for statements and start-up keys, given as keywords, beside what the string says."""
+    """A limit for statements and a name in the string, start-up keys given as keywords."""
     pool = await open_pool(
-        f"postgresql://postgres@127.0.0.1:{postgres.port}/postgres?application_name=in%20all",
+        f"postgresql://postgres@127.0.0.1:{postgres.port}/postgres?application_name=in%20all&statement_timeout=12.5s",
         dialect="postgres",
         topology_source=Nodes(postgres.port, postgres_too.port),
-        statement_timeout=12.5,
         server_settings={"search_path": "x"},
         min_size=1,
     )

@@ -51,6 +51,7 @@ class CatalogReader:
         self._tiers: dict[str, EventTier] | None = None
         self._asked_uuid: str | None = None
         self._maps: dict[str, EventBuckets] = {}
+        self._answers: dict[str, tuple[Any, int | None]] = {}
         self._warned: set[str] = set()
 
     def begin_connection(self) -> None:
@@ -154,7 +155,7 @@ class CatalogReader:
         if not self.connection_lost:
             try:
                 (answer,) = await self._ask(connection, discovery.BUCKETS, tier.name)
-                self._maps[tier.name] = discovery.bucket_event(tier.name, answer[0], tier.bucket_count)
+                self._maps[tier.name] = self._map(tier, answer[0])
                 self._recovered(f"buckets of tier {tier.name}")
             except Exception as error:
                 # A map that makes no sense (ValueError) costs the map only.
@@ -162,6 +163,15 @@ class CatalogReader:
                 self.connection_lost = not unreadable and costs_the_connection(error, connection)
                 self._warn_of_buckets(tier, rows, error)
         return self._maps.get(tier.name)
+
+    def _map(self, tier: EventTier, answer: Any) -> EventBuckets:
+        """What an answer says; nothing is read again in one that was there before: it may be very long."""
+        said, known = (answer, tier.bucket_count), self._maps.get(tier.name)
+        if known is not None and self._answers.get(tier.name) == said:
+            return known
+        event = discovery.bucket_event(tier.name, answer, tier.bucket_count)
+        self._answers[tier.name] = said
+        return event
 
     async def _ask(self, connection: ServiceConnection, sql: str, *args: Any) -> Sequence[Any]:
         if self.connection_lost:

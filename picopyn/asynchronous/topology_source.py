@@ -128,6 +128,7 @@ class PollingTopologySource(TopologySource):
         if self._catalog.connection_lost:
             self._give_up()
         leaders = await self._leaders.find(events) if self._catalog.leaders_hidden else []
+        await asyncio.sleep(0)  # reading a large answer took its time, and so will applying it: others first
         self._emit_poll((*events, *leaders))
 
     def doubt_leader(self, replicaset_uuid: str | None = None) -> None:

@@ -190,14 +190,14 @@ class Planner:
     def _finish(self, tier: str, bucket: int, reason: str) -> Plan | None:
         """Make one plan per bucket of a tier, where the leader is known, for the hot path to look up."""
         leaders = {r.uuid: self.snapshot.leader(r.uuid) for r in self.snapshot.replicasets()}
-        plans = {
+        plans: dict[str | None, Plan] = {
             uuid: Plan((Candidate(leader),), reason, direct=True, tier=tier)
             for uuid, leader in leaders.items()
             if leader is not None and leader.host
         }
         shard_map = self.snapshot.shard_map(tier)
         owners = shard_map.owners if shard_map is not None else ()
-        finished = self._finished[reason][tier] = tuple(plans.get(owner or "") for owner in owners)
+        finished = self._finished[reason][tier] = tuple(map(plans.get, owners))
         return finished[bucket] if bucket < len(finished) else None
 
     def _lightest(self, tier: str | None, reason: str, *, direct: bool = False) -> Plan:

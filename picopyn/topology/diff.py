@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from operator import ne
 
 from picopyn.topology.shard_map import ShardMap
 from picopyn.topology.snapshot import Node, TopologySnapshot
@@ -51,7 +52,7 @@ def difference(before: TopologySnapshot, after: TopologySnapshot) -> TopologyDif
     if before.facts is after.facts:
         return _NOTHING
     pairs = [(node, after.node(node.uuid)) for node in before.all_nodes()]
-    both = [(old, new) for old, new in pairs if new is not None and old != new]
+    both = [(old, new) for old, new in pairs if new is not None and new is not old and old != new]
     return TopologyDiff(
         nodes_added=tuple(node for node in after.all_nodes() if before.node(node.uuid) is None),
         nodes_removed=tuple(old for old, new in pairs if new is None),
@@ -84,6 +85,6 @@ def _count_moves(before: ShardMap | None, after: ShardMap | None) -> int:
         return 0
     old = before.owners if before is not None else ()
     new = after.owners if after is not None else ()
-    shared = sum(a != b for a, b in zip(old, new, strict=False))
+    shared: int = sum(map(ne, old, new))
     rest = old[len(new) :] or new[len(old) :]
     return shared + sum(owner is not None for owner in rest)

@@ -10,17 +10,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import pairwise
+from operator import attrgetter, le, lt
 from typing import Literal, TypeAlias
 
 import msgspec
 
 Op: TypeAlias = Literal["replace", "delete"]
 
+_FIRST, _LAST, _OWNER = map(attrgetter, ("first", "last", "replicaset_uuid"))
+
 #: The largest bucket number taken for real; a larger one is a broken message, not a cluster.
 LARGEST_BUCKET = 1 << 24
 
 
-class BucketRange(msgspec.Struct, frozen=True):
+class BucketRange(msgspec.Struct, frozen=True, gc=False):
     """A run of buckets with one owner.
 
     Attributes:
@@ -209,7 +212,7 @@ def vanished(before: Iterable[Event], after: Iterable[Event]) -> Iterator[Event]
 
 def sorted_ranges(event: EventBuckets) -> list[BucketRange]:
     """The ranges of a checked event, ascending."""
-    return sorted(event.ranges, key=lambda r: r.first)
+    return sorted(event.ranges, key=_FIRST)
 
 
 def _key(event: Event) -> str:
@@ -229,6 +232,8 @@ def _is_count(number: object) -> bool:
 
 
 def _check_ranges(event: EventBuckets) -> None:
+    if _are_sound(event.ranges, owned=event.op == "replace"):
+        return
     for r in event.ranges:
         if type(r.first) is not int or type(r.last) is not int or not 1 <= r.first <= r.last <= LARGEST_BUCKET:
             raise ValueError(f"tier {event.tier!r}: {r.first!r}-{r.last!r} is no range of buckets")
@@ -238,3 +243,14 @@ def _check_ranges(event: EventBuckets) -> None:
     for lower, upper in pairwise(ordered):
         if upper.first <= lower.last:
             raise ValueError(f"tier {event.tier!r}: buckets {upper.first}-{lower.last} in two ranges")
+
+
+def _are_sound(ranges: tuple[BucketRange, ...], *, owned: bool) -> bool:
+    """Whether ranges stand in ascending order and nothing is wrong with them; quick, for there may be very many."""
+    firsts, lasts = list(map(_FIRST, ranges)), list(map(_LAST, ranges))
+    if not {*map(type, firsts), *map(type, lasts)} <= {int}:
+        return False
+    if not all(map(le, firsts, lasts)) or not all(map(lt, lasts, firsts[1:])):
+        return False
+    inside = not ranges or (firsts[0] >= 1 and lasts[-1] <= LARGEST_BUCKET)
+    return inside and (not owned or all(map(_OWNER, ranges)))

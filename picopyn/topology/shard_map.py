@@ -7,7 +7,7 @@ and no server.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from picopyn.topology.events import BucketRange
@@ -87,11 +87,11 @@ class OwnerTable:
     buckets of which nothing newer is known.
     """
 
-    __slots__ = ("_floor", "_owners", "_stamps", "_states")
+    __slots__ = ("_floor", "_newest", "_owners", "_stamps", "_states")
 
     def __init__(self, stamp: int | None = None) -> None:
         """An empty table; facts older than `stamp` will not get in."""
-        self._floor = _NEVER if stamp is None else stamp
+        self._floor = self._newest = _NEVER if stamp is None else stamp
         self._owners: list[str | None] = [None]
         self._stamps: list[float] = [_NEVER]
         self._states: dict[int, str] = {}
@@ -99,7 +99,7 @@ class OwnerTable:
     def copy(self) -> OwnerTable:
         """A table of the same content that can be changed on its own."""
         twin = OwnerTable()
-        twin._floor = self._floor
+        twin._floor, twin._newest = self._floor, self._newest
         twin._owners = self._owners.copy()
         twin._stamps = self._stamps.copy()
         twin._states = self._states.copy()
@@ -122,20 +122,29 @@ class OwnerTable:
         self._make_room(r, stamp)
         self._set(r.first, r.last, r.replicaset_uuid, r.state, stamp)
 
+    def replace(self, ranges: Sequence[BucketRange], stamp: int | None) -> None:
+        """Take a complete map: give these ascending ranges to their replicasets, and forget all other owners.
+
+        A whole table costs no more than its ranges, unless something newer is known about a bucket.
+        """
+        if stamp is not None and stamp < self._newest:
+            for r in ranges:
+                self.assign(r, stamp)
+            self._forget_outside(ranges, stamp)
+            return
+        if ranges:
+            self.grow(ranges[-1].last)
+        self._owners = _laid_out(ranges, self.count)
+        moving = [r for r in ranges if r.state != "active"]
+        self._states = {number: r.state for r in moving for number in range(r.first, r.last + 1)}
+        if stamp is not None:
+            self._stamps = [stamp] * len(self._owners)
+            self._floor = self._newest = stamp
+
     def forget(self, r: BucketRange, stamp: int | None) -> None:
         """Forget the owners of a range."""
         self._make_room(r, stamp)
         self._set(r.first, r.last, None, "active", stamp)
-
-    def forget_outside(self, ranges: Iterable[BucketRange], stamp: int | None) -> None:
-        """Forget the owners of all buckets, known or to come, that lie in none of these ascending ranges."""
-        free = 1
-        for r in ranges:
-            self._set(free, r.first - 1, None, "active", stamp)
-            free = r.last + 1
-        self._set(free, self.count, None, "active", stamp)
-        if stamp is not None:
-            self._floor = max(self._floor, stamp)
 
     def published(self, space: str, previous: ShardMap | None) -> ShardMap:
         """The table as an immutable map; the previous one itself if nothing changed."""
@@ -144,6 +153,15 @@ class OwnerTable:
         if previous is not None and previous.owners == owners and previous.moving == moving:
             return previous
         return ShardMap(space, owners, moving)
+
+    def _forget_outside(self, ranges: Iterable[BucketRange], stamp: int) -> None:
+        """Forget the owners of all buckets, known or to come, that lie in none of these ascending ranges."""
+        free = 1
+        for r in ranges:
+            self._set(free, r.first - 1, None, "active", stamp)
+            free = r.last + 1
+        self._set(free, self.count, None, "active", stamp)
+        self._floor = max(self._floor, stamp)
 
     def _make_room(self, r: BucketRange, stamp: int | None) -> None:
         """Grow for a range, unless it is older than all that is known about buckets to come."""
@@ -166,10 +184,31 @@ class OwnerTable:
         self._owners[first : last + 1] = [owner] * size
         if stamp is not None:
             self._stamps[first : last + 1] = [stamp] * size
-        if self._states:
+            self._newest = max(self._newest, stamp)
+        if size < len(self._states):
+            for number in range(first, last + 1):
+                self._states.pop(number, None)
+        elif self._states:
             self._states = {n: s for n, s in self._states.items() if not first <= n <= last}
         if state != "active":
             self._states.update(dict.fromkeys(range(first, last + 1), state))
+
+
+def _laid_out(ranges: Iterable[BucketRange], count: int) -> list[str | None]:
+    """The owner of each bucket of ascending ranges; index 0 is unused."""
+    owners: list[str | None] = [None]
+    free = 1
+    for r in ranges:
+        first, last = r.first, r.last
+        if first > free:
+            owners += [None] * (first - free)
+        if first == last:  # where there are very many ranges, most are like that
+            owners.append(r.replicaset_uuid)
+        else:
+            owners += [r.replicaset_uuid] * (last - first + 1)
+        free = last + 1
+    owners += [None] * (count + 1 - free)
+    return owners
 
 
 def _runs(facts: Iterable[tuple[int, str, str]]) -> Iterator[BucketRange]:

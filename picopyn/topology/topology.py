@@ -234,13 +234,14 @@ class _Draft:
         if count is not None and ranges and ranges[-1].last > count:
             raise ValueError(f"tier {event.tier!r} has {count} buckets, not {ranges[-1].last}")
         table = self._table(event.tier)
-        for r in ranges:
-            if event.op == "replace":
-                table.assign(r, stamp)
-            else:
+        if event.op == "delete":
+            for r in ranges:
                 table.forget(r, stamp)
-        if event.complete and event.op == "replace":
-            table.forget_outside(ranges, stamp)
+        elif event.complete:
+            table.replace(ranges, stamp)
+        else:
+            for r in ranges:
+                table.assign(r, stamp)
 
     def _tier_is_gone(self, tier: str, stamp: int | None) -> bool:
         """Whether the tier was deleted by something newer than a fact about its buckets."""

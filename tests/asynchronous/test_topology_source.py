@@ -382,6 +382,19 @@ async def test_a_map_that_makes_no_sense_costs_only_the_map():
 
 
 @jumping
+async def test_a_map_that_says_the_same_is_not_read_again():
+    """It may be very long; a change of it is seen at once."""
+    rig = Rig()
+    for _ in range(2):
+        await rig.source.refresh()
+    first, second = (batch.events[-1] for batch in rig.batches)
+    assert second is first
+    rig.cluster.ranges["default"] = [(1, 3000, "r1")]
+    await rig.source.refresh()
+    assert rig.snapshot.owner("default", 3000) == "uuid-r1"
+
+
+@jumping
 async def test_a_migration_leaves_every_other_bucket_alone():
     """Half of a range moves: only those buckets change their owner."""
     rig = Rig()

@@ -26,6 +26,7 @@ from picopyn.dialects.picodata.discovery import (
     tiers_without_counts,
 )
 from picopyn.topology import BucketRange, EventReplicaset, EventTier, Topology
+from tests.steps import python_steps
 
 ONLINE = '["Online",1]'
 
@@ -339,6 +340,26 @@ def test_bucket_maps_that_cannot_be_are_refused_alone(answer: Any) -> None:
     """A map that cannot be read raises by itself, so that the rest of a poll can still be applied."""
     with pytest.raises(ValueError, match="default"):
         bucket_event("default", answer, 3000)
+
+
+def test_a_long_map_is_read_without_a_step_per_range() -> None:
+    """As the server writes it, with whatever else it says."""
+    ranges = [
+        {
+            "bucket_id_start": n,
+            "target_replicaset_uuid": "r9",
+            "tier_name": "default",
+            "state": "active",
+            "current_replicaset_uuid": f"r{n % 7}",
+            "bucket_id_end": n,
+        }
+        for n in range(1, 3001)
+    ]
+    answer = json.dumps(ranges)
+    assert python_steps(lambda: bucket_event("default", answer, 3000)) < 100
+    event = bucket_event("default", answer, 3000)
+    assert event == bucket_event("default", ranges, 3000)
+    assert event.ranges[:2] == (BucketRange(1, 1, "r1"), BucketRange(2, 2, "r2"))
 
 
 def test_maps_of_the_bucket_table() -> None:

@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -38,11 +39,13 @@ class Beside:
     Attributes:
         answered: Light calls that were answered so far.
         worst: Longest time in which nothing else ran (seconds).
+        worst_work: Most time of the processor between two looks (seconds); what others on the machine do is not in it.
     """
 
     def __init__(self) -> None:
         self.answered = 0
         self.worst = 0.0
+        self.worst_work = 0.0
 
 
 @asynccontextmanager
@@ -57,13 +60,14 @@ async def beside(pool: Pool) -> AsyncIterator[Beside]:
 
     async def look() -> None:
         while not over.is_set():
-            began = time.perf_counter()
+            began, work = time.perf_counter(), time.thread_time()
             await asyncio.sleep(0)
             seen.worst = max(seen.worst, time.perf_counter() - began)
+            seen.worst_work = max(seen.worst_work, time.thread_time() - work)
 
     tasks = [asyncio.create_task(call()), asyncio.create_task(look())]
     await until(lambda: seen.answered > 0)
-    seen.worst = 0.0
+    seen.worst = seen.worst_work = 0.0
     try:
         yield seen
     finally:
@@ -170,14 +174,21 @@ async def test_block_connect_in_loop_by_files_that_never_end(
 
 
 class Large(OneNode):
-    """A cluster of many replicasets, whose buckets lie in as many ranges as there can be."""
+    """A cluster of many replicasets, whose buckets lie in as many ranges as there can be.
+
+    Every other look finds a bucket in another place. What is told is made beforehand: that is not the driver's work.
+    """
 
     def __init__(self, host: str, port: int, nodes: int, buckets: int) -> None:
         super().__init__(host, port, buckets)
         self.nodes = nodes
         self.count = buckets
+        self.looks = cycle([self._made(0), self._made(0), self._made(1), self._made(1)])
 
     def events(self) -> tuple[EventInstance | EventReplicaset | EventTier | EventBuckets, ...]:
+        return next(self.looks)
+
+    def _made(self, moved: int) -> tuple[EventInstance | EventReplicaset | EventTier | EventBuckets, ...]:
         instance, leader, tier, _ = super().events()
         more: list[EventReplicaset | EventInstance] = []
         for number in range(2, self.nodes + 1):
@@ -189,7 +200,7 @@ class Large(OneNode):
                     port=number, online=False, current_state="Offline", target_state="Offline",
                 )
             )  # fmt: skip
-        owners = (f"r{number % self.nodes + 1}" for number in range(self.count))
+        owners = (f"r{(number + moved * (number == 7)) % self.nodes + 1}" for number in range(self.count))
         ranges = tuple(BucketRange(number, number, owner) for number, owner in enumerate(owners, 1))
         return instance, leader, tier, *more, EventBuckets("only", ranges, complete=True)
 
@@ -212,4 +223,6 @@ async def test_block_connect_in_loop_by_a_large_cluster(
             assert source.refreshes >= 6
         assert len(pool.topology.all_nodes()) == nodes
         await pool.close()
-    measured(f"longest stop of the loop for {nodes} nodes, {buckets} ranges (s)", seen.worst)
+    what = f"for {nodes} nodes, {buckets} ranges (s)"
+    measured(f"longest stop of the loop {what}", seen.worst)
+    measured(f"most work without a pause {what}", seen.worst_work)

@@ -10,6 +10,7 @@ from picopyn.routing.health import Health
 from picopyn.routing.plan import REPLICA_READ, Plan, Planner, Role, Wait
 from picopyn.topology import TopologySnapshot
 from tests.snapshots import HALF, two_by_two
+from tests.steps import python_steps
 
 R1, R2 = 7, HALF + 7  # a bucket of each replicaset
 
@@ -35,6 +36,12 @@ def test_a_keyed_call_goes_to_the_leader_of_its_bucket_only() -> None:
     plan = planner().for_bucket("default", R1, Role.LEADER, read=False)
     assert (names(plan), plan.direct, plan.reason) == (["i11"], True, "keyed")
     assert names(planner().for_bucket("default", R2, Role.LEADER, read=True)) == ["i21"]
+
+
+def test_the_first_keyed_call_after_a_change_takes_no_step_per_bucket() -> None:
+    """It makes the plans of all buckets."""
+    made = planner()
+    assert python_steps(lambda: made.for_bucket("default", R1, Role.LEADER, read=False)) < 100
 
 
 def test_a_keyed_call_of_a_healthy_owner_does_not_care_about_other_nodes() -> None:

@@ -19,6 +19,8 @@ from picopyn.topology import (
     EventTier,
     Topology,
 )
+from picopyn.topology.events import sorted_ranges
+from picopyn.topology.shard_map import OwnerTable
 
 COUNTS = {"hot": 12, "cold": 5}
 REPLICASETS = ("A", "B", "C")
@@ -240,3 +242,35 @@ def _with(event: Event, **changes: Any) -> Event:
     values = {name: getattr(event, name) for name in event.__struct_fields__}
     values.update({name: value for name, value in changes.items() if name in values})
     return type(event)(**values)
+
+
+@given(st.lists(st.tuples(bucket_events().filter(lambda e: e.tier == "cold"), stamps), max_size=8))
+@settings(max_examples=150)
+def test_an_owner_table_is_what_each_bucket_says_for_itself(history: list[tuple[EventBuckets, int | None]]) -> None:
+    """Whole maps, ranges and deletions, of any age: the same as one fact per bucket, the newest of which counts."""
+    table = OwnerTable()
+    table.grow(COUNTS["cold"])
+    facts: dict[int, tuple[str | None, str]] = {}
+    ages: dict[int, float] = {}
+    for event, stamp in history:
+        said: dict[int, tuple[str | None, str]] = {}
+        if event.complete and event.op == "replace":
+            said = dict.fromkeys(range(1, COUNTS["cold"] + 1), (None, "active"))
+        for r in event.ranges:
+            gone = event.op == "delete"
+            fact = (None, "active") if gone else (r.replicaset_uuid, r.state)
+            said |= dict.fromkeys(range(r.first, r.last + 1), fact)
+        for bucket, fact in said.items():
+            if stamp is None or ages.get(bucket, -1) <= stamp:
+                facts[bucket] = fact
+                ages[bucket] = ages.get(bucket, -1) if stamp is None else stamp
+        if event.complete and event.op == "replace":
+            table.replace(sorted_ranges(event), stamp)
+        else:
+            for r in event.ranges:
+                (table.forget if event.op == "delete" else table.assign)(r, stamp)
+    shards = table.published("cold", None)
+    for bucket in range(1, COUNTS["cold"] + 1):
+        owner, state = facts.get(bucket, (None, "active"))
+        assert shards.owner(bucket) == owner
+        assert shards.state(bucket) == (None if owner is None else state)

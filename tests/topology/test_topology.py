@@ -18,6 +18,7 @@ from picopyn.topology import (
     Topology,
     vanished,
 )
+from tests.steps import python_steps
 
 
 def buckets(tier: str, *ranges: tuple[int, int, str], complete: bool = False) -> EventBuckets:
@@ -50,6 +51,36 @@ def test_unchanged_parts_are_shared_between_snapshots() -> None:
     assert after.shard_map("default") is before.shard_map("default")
     assert after.node("a1") is before.node("a1")
     assert (before.age(16.0), after.age(16.0)) == (6.0, 1.0)
+
+
+def striped(count: int, state: str = "active", moved: int = 0) -> EventBuckets:
+    """A complete map in which every bucket is a range of its own, and one of them may have another owner."""
+    owners = ("AB"[(number + (number == moved)) % 2] for number in range(1, count + 1))
+    return EventBuckets(
+        "default", tuple(BucketRange(n, n, owner, state) for n, owner in enumerate(owners, 1)), complete=True
+    )
+
+
+def test_a_large_map_is_applied_and_compared_as_a_whole() -> None:
+    """It costs no step per range and none per bucket, whether something moved or not: the event loop stands still."""
+    topology = Topology()
+    topology.apply(EventBatch((*cluster()[:-1], striped(3000)), 1, 1, reset=True))
+    same, moved, anew = ((*cluster()[:-1], striped(3000, moved=moved)) for moved in (0, 77, 78))
+    assert python_steps(lambda: topology.apply(EventBatch(same, 1, 2))) < 300
+    before = topology.snapshot
+    assert python_steps(lambda: topology.apply(EventBatch(moved, 1, 3))) < 300
+    assert topology.snapshot.owner("default", 77) != before.owner("default", 77)
+    assert python_steps(lambda: topology.apply(EventBatch(anew, 2, 1, reset=True))) < 300
+
+
+def test_a_map_that_is_all_in_motion_takes_no_longer() -> None:
+    """Thirty thousand ranges in a state of their own: a look at all of them for each would take a minute."""
+    topology = Topology()
+    topology.apply((EventTier("default", 30_000), striped(30_000, "sending")))
+    topology.apply(EventBatch((striped(30_000, "sending"),), 1, 1, reset=True))
+    shards = topology.snapshot.shard_map("default")
+    assert shards is not None
+    assert len(shards.moving) == 30_000
 
 
 def test_a_changed_tier_leaves_the_table_of_the_other_shared() -> None:

@@ -32,8 +32,11 @@ def is_wildcard(host: str) -> bool:
     """Whether this host means "every interface": somewhere to listen, nowhere to dial."""
     if host in ("", "*"):
         return True
+    literal = host.partition("%")[0]
+    if literal.strip("0:."):  # all zeros look like that; nearly no address does
+        return False
     try:
-        return ip_address(host.partition("%")[0]).is_unspecified
+        return ip_address(literal).is_unspecified
     except ValueError:
         return False
 

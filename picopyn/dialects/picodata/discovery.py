@@ -15,7 +15,10 @@ import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any, TypeAlias
+
+import msgspec
 
 from picopyn.dialects.picodata.addresses import AddressMap, AddressReader
 from picopyn.dialects.picodata.server_text import unwrap
@@ -51,6 +54,7 @@ _DENIED = re.compile(
     r"(?:user '(?P<user>.+)')?"
 )
 _NO_SUCH_TIER = re.compile(r"_pico_bucket: tier '.*' doesn't exist")
+_LAST = attrgetter("last")
 _PLAIN_NAME = re.compile(r"[a-z_][a-z0-9_]*")
 
 
@@ -192,7 +196,7 @@ def bucket_event(tier: str, answer: Any, bucket_count: int | None = None) -> Eve
         ValueError: The answer names no range, or ranges that cannot be; the map that was known stays good.
     """
     try:
-        ranges = tuple(_bucket_range(_decoded(item)) for item in _decoded(answer) or ())
+        ranges = _quick_ranges(answer) or tuple(_bucket_range(_decoded(item)) for item in _decoded(answer) or ())
     except (TypeError, KeyError, ValueError, AttributeError) as error:
         raise ValueError(f"tier {tier!r}: the bucket map cannot be read ({type(error).__name__})") from error
     return _complete_map(tier, ranges, bucket_count)
@@ -325,6 +329,35 @@ def _replicaset_event(row: Sequence[Any], by_name: Mapping[str, InstanceRow]) ->
     )
 
 
+class _RangeRow(msgspec.Struct, gc=False):
+    """One range as the server writes it; what else it says is not looked at."""
+
+    bucket_id_start: int
+    bucket_id_end: int
+    current_replicaset_uuid: str
+    state: str
+
+
+_RANGE_ROWS = msgspec.json.Decoder(list[_RangeRow])
+
+
+def _quick_ranges(answer: Any) -> tuple[BucketRange, ...]:
+    """The ranges of an answer in its usual form, in which there may be very many; none of any other form."""
+    try:
+        rows = _RANGE_ROWS.decode(answer)
+    except (TypeError, ValueError):
+        return ()
+    own: dict[str, str] = {}  # one text per replicaset, not per range
+    one = own.setdefault
+    return tuple(
+        [
+            BucketRange(r.bucket_id_start, r.bucket_id_end, one(r.current_replicaset_uuid, r.current_replicaset_uuid),
+                        r.state or "active")
+            for r in rows
+        ]
+    )  # fmt: skip
+
+
 def _bucket_range(item: Any) -> BucketRange:
     return BucketRange(
         item["bucket_id_start"],
@@ -339,7 +372,7 @@ def _complete_map(tier: str, ranges: tuple[BucketRange, ...], bucket_count: int 
     check(event)
     if not ranges:
         raise ValueError(f"tier {tier!r}: the bucket map is empty")
-    last = max(r.last for r in ranges)
+    last = max(map(_LAST, ranges))
     if bucket_count is not None and last > bucket_count:
         raise ValueError(f"tier {tier!r} has {bucket_count} buckets, not {last}")
     return event

@@ -15,7 +15,8 @@ from picopyn.testing.clock import AutoJumpLoop, ManualClock, run_jumping
 from picopyn.testing.fault_proxy import BlackHole, FaultProxy, black_hole
 from picopyn.testing.picodata.picodata_cluster import ClusterError, Counters, Instance, PicodataCluster
 from picopyn.testing.picodata.shape import TierShape, UserShape
-from picopyn.testing.postgres import PostgresFailed, PostgresNotFound, PostgresServer
+from picopyn.testing.postgres import PostgresServer
+from picopyn.testing.postgres_binaries import PostgresFailed, PostgresNotFound
 from picopyn.testing.postgres_cluster import PostgresCluster
 from picopyn.testing.scripted_server import ScriptedServer
 from picopyn.testing.tls_front import TlsFront, tls_only

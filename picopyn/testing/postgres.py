@@ -23,8 +23,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from picopyn.testing.postgres_binaries import ENVIRONMENT_NAME as ENVIRONMENT_NAME
-from picopyn.testing.postgres_binaries import PostgresNotFound as PostgresNotFound
 from picopyn.testing.postgres_binaries import (
     PostgresBinaries,
     PostgresFailed,

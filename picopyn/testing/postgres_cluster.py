@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import time
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from types import TracebackType
 from typing import Any
 
@@ -239,9 +239,9 @@ class PostgresCluster:
         followers = [other for other in others if other.state == "running" and self._replays(other)]
         elsewhere = f"SELECT NOT EXISTS (SELECT FROM pg_stat_wal_receiver WHERE sender_host <> '{node.directory}')"
         for follower in followers:  # now, or a living old primary would give it what the new one will never have
-            self._await(follower, elsewhere, 10.0, lambda: "does not leave the old primary")
+            self._await(follower, elsewhere, 10.0, "SELECT 'does not leave the old primary'")
         node.ask("SELECT pg_promote(false)")
-        self._await(node, "SELECT NOT pg_is_in_recovery()", 30.0, lambda: "does not become primary")
+        self._await(node, "SELECT NOT pg_is_in_recovery()", 30.0, "SELECT 'does not become primary'")
         self._primary = node.name
         for follower in followers:
             if self._has_left(follower, node):
@@ -278,7 +278,7 @@ class PostgresCluster:
         node.ask("SELECT pg_wal_replay_pause()")
         paused = "pg_get_wal_replay_pause_state() = 'paused'" if self._major >= 14 else "pg_is_wal_replay_paused()"
         delayed = "current_setting('recovery_min_apply_delay') <> '0'"
-        self._await(node, f"SELECT {paused} OR {delayed}", 10.0, lambda: "does not pause")
+        self._await(node, f"SELECT {paused} OR {delayed}", 10.0, "SELECT 'does not pause'")
 
     def resume_replay(self, name: str) -> None:
         """Let a paused replica go on; `wait_caught_up` waits until it is up to date."""
@@ -295,11 +295,10 @@ class PostgresCluster:
             PostgresFailed: One does not within `timeout` seconds; the message says how far it is behind.
         """
         [(end,)] = self._node(self._primary).ask("SELECT pg_current_wal_flush_lsn()")
-        nodes = [self._replica(name) for name in names or self._names if names or self._follows(name)]
-        for node in nodes:
-            behind = f"SELECT pg_wal_lsn_diff('{end}', pg_last_wal_replay_lsn())"
-            enough = f"SELECT pg_last_wal_replay_lsn() >= '{end}'"
-            self._await(node, enough, timeout, lambda node=node, sql=behind: f"is {node.ask(sql)[0][0]} bytes behind")
+        behind = f"pg_wal_lsn_diff('{end}', pg_last_wal_replay_lsn())"
+        for name in names or [name for name in self._names if self._follows(name)]:
+            node = self._replica(name)
+            self._await(node, f"SELECT {behind} <= 0", timeout, f"SELECT 'is ' || {behind} || ' bytes behind'")
 
     # SQL
 
@@ -363,15 +362,16 @@ class PostgresCluster:
     def _await_streaming(self, node: PostgresNode) -> None:
         primary = self._nodes[self._primary]
         streams = _streams_from(primary, primary.timeline()[0])
-        self._await(node, f"SELECT {streams}", 30.0, lambda: f"does not stream from {primary.name}")
+        self._await(node, f"SELECT {streams}", 30.0, f"SELECT 'does not stream from {primary.name}'")
 
     @staticmethod
-    def _await(node: PostgresNode, condition: str, timeout: float, complaint: Callable[[], str]) -> None:
+    def _await(node: PostgresNode, condition: str, timeout: float, complaint: str) -> None:
+        """Ask until it is true; the complaint is a query for what the node fails to do."""
         deadline = time.monotonic() + timeout
         with node.session() as session:
             while session.rows(condition) != [("t",)]:
                 if time.monotonic() > deadline:
-                    raise PostgresFailed(f"{node.name} {complaint()}, after {timeout:g} s")
+                    raise PostgresFailed(f"{node.name} {session.rows(complaint)[0][0]} after {timeout:g} s")
                 time.sleep(_POLL)
 
 

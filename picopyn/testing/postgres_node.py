@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Literal
 
 from picopyn.testing.postgres import configuration
-from picopyn.testing.postgres_binaries import PostgresBinaries, PostgresFailed, tail, template
+from picopyn.testing.postgres_binaries import PostgresFailed, tail, template
 from picopyn.testing.postgres_process import ServerRun, Workplace
-from picopyn.testing.postgres_session import Row, Session, accepts
+from picopyn.testing.postgres_session import Row, Session
 
 State = Literal["running", "frozen", "down"]
 
@@ -115,6 +115,8 @@ class PostgresNode:
 
     def launch(self) -> None:
         """Start it; returns before it answers."""
+        if self._run is not None:
+            self._run.await_end(timeout=0)
         self._write_configuration()
         options = ["-c", f"config_file={self.directory / 'node.conf'}"]
         self._run = self._place.launch(self._data, self._log, options)
@@ -126,7 +128,7 @@ class PostgresNode:
             PostgresFailed: It ended, or did not answer in time; the message holds the end of its log.
         """
         deadline = time.monotonic() + timeout
-        while not accepts(self._socket_path):
+        while self._run is None or not self._run.ready:
             if self.state == "down":
                 raise PostgresFailed(f"{self.name} ended at start: {tail(self._log)}")
             if time.monotonic() > deadline:
@@ -193,7 +195,7 @@ class PostgresNode:
         new.rename(self.directory / "node.conf")
 
     def _await_generation(self, deadline: float) -> None:
-        """The first process reads, tells its children, and then lets new ones in: a new session that knows it is proof."""
+        """The first process reads, tells its children, then lets new ones in: a new session that knows it is proof."""
         while self._known_generation() < self._generation:
             if time.monotonic() > deadline:
                 raise PostgresFailed(f"{self.name} did not take up its configuration: {tail(self._log)}")

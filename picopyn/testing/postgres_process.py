@@ -1,4 +1,4 @@
-"""The processes of PostgreSQL servers that outlive nobody: one run of a server, and the place where several of them run.
+"""The processes of PostgreSQL servers that outlive nobody: one run of a server, and the place where several run.
 
 Decides how a whole server is ended, killed, frozen, and how all that is left behind is cleaned up. Must not know what a
 server is configured to do.
@@ -31,7 +31,11 @@ _WATCHDOG = """
 exec 3<&0
 "$@" </dev/null >>"$PICOPYN_LOG" 2>&1 3<&- &
 server=$!
-{ read -r forever <&3; kill -CONT $server; kill -QUIT $server; } >/dev/null &
+{
+    read -r forever <&3
+    kill -QUIT $server
+    kill -CONT $(cat /proc/$server/task/$server/children) $server
+} >/dev/null &
 reader=$!
 wait $server
 kill $reader
@@ -41,14 +45,19 @@ place=$(mktemp -d "$1") && echo "$place" && exec >/dev/null
 read -r forever
 rm -rf "$place"
 """
+_MEMORY = Path("/dev/shm")
+_ROOM = 2 << 30
 _POLL = 0.002
 _IPC_RMID = 0
+_SEGMENT, _STATUS = 6, 7
+"""Lines of `postmaster.pid`, counted from 0. *Source*: `src/include/utils/pidfile.h`."""
 _GONE = ("", "Z", "X")
 _STOPPED = ("T", *_GONE)
 
 
 class Workplace:
-    """A directory for servers, removed when the last one of those who work there is gone.
+    """A directory for servers, removed when the last one of those who work there is gone. It lies in memory where
+    there is room, since making a server's thousand files is most of the work of starting it; or where `TMPDIR` says.
 
     Owner: whoever makes it; ends with `close`, or with the process of its owner.
 
@@ -61,25 +70,15 @@ class Workplace:
         self.binaries = binaries
         self._runs: list[ServerRun] = []
         self._stack = contextlib.ExitStack()
-        pattern = str(Path(tempfile.gettempdir()) / "pcp-XXXXXX")
+        pattern = str(_where() / "pcp-XXXXXX")
         read_end, self._until_gone = os.pipe()
         try:
-            self._guard = subprocess.Popen(
-                ["/bin/sh", "-c", _GUARD, "picopyn-guard", pattern],
-                stdin=read_end,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
-                cwd="/",
-                env=environment(),
-                start_new_session=True,
-                text=True,
-                **dict(binaries.identity),
-            )
+            self._guard = _start_shell(_GUARD, [pattern], binaries, stdin=read_end, stdout=subprocess.PIPE)
         finally:
             os.close(read_end)
         assert self._guard.stdout is not None
         with self._guard.stdout as printed:
-            self.directory = Path(printed.readline().strip())
+            self.directory = Path(printed.readline().decode().strip())
         if not self.directory.name:
             self.close()
             raise PostgresFailed(f"no directory could be made like {pattern}")
@@ -103,8 +102,7 @@ class Workplace:
 
     def launch(self, data: Path, log: Path, options: Sequence[str]) -> ServerRun:
         """Start a server on a data directory; returns before it answers."""
-        command = [str(self.binaries.directory / "postgres"), "-D", str(data), *options]
-        run = ServerRun(command, data, log, dict(self.binaries.identity), self._until_gone)
+        run = ServerRun(self.binaries, data, log, options, self._until_gone)
         self._runs = [*(old for old in self._runs if not old.ended), run]
         return run
 
@@ -127,6 +125,15 @@ class Workplace:
             self._guard.wait(timeout=10)
 
 
+def _where() -> Path:
+    try:
+        room = os.statvfs(_MEMORY)
+    except OSError:
+        return Path(tempfile.gettempdir())
+    in_memory = "TMPDIR" not in os.environ and room.f_bavail * room.f_frsize >= _ROOM
+    return _MEMORY if in_memory and os.access(_MEMORY, os.W_OK | os.X_OK) else Path(tempfile.gettempdir())
+
+
 class ServerRun:
     """One run of a server, with all its processes. Owner: the workplace.
 
@@ -134,24 +141,26 @@ class ServerRun:
         frozen: Whether it was frozen and not thawed since.
     """
 
-    def __init__(self, command: Sequence[str], data: Path, log: Path, identity: dict[str, Any], until_gone: int) -> None:
+    def __init__(
+        self, binaries: PostgresBinaries, data: Path, log: Path, options: Sequence[str], until_gone: int
+    ) -> None:
         self._lock_file = data / "postmaster.pid"
         self.frozen = False
-        self._watchdog: subprocess.Popen[bytes] = subprocess.Popen(
-            ["/bin/sh", "-c", _WATCHDOG, "picopyn-postgres", *command],
-            stdin=subprocess.PIPE,
-            stdout=until_gone,
-            stderr=subprocess.DEVNULL,
-            cwd="/",
-            env={**environment(), "PICOPYN_LOG": str(log)},
-            start_new_session=True,
-            **identity,
+        command = [str(binaries.directory / "postgres"), "-D", str(data), *options]
+        self._watchdog = _start_shell(
+            _WATCHDOG, command, binaries, stdin=subprocess.PIPE, stdout=until_gone, PICOPYN_LOG=str(log)
         )
 
     @property
     def ended(self) -> bool:
         """Whether the server's first process is gone."""
         return self._watchdog.poll() is not None
+
+    @property
+    def ready(self) -> bool:
+        """Whether it lets clients in."""
+        lines = self._lock_lines()
+        return len(lines) > _STATUS and lines[_STATUS].strip() == "ready" and not self.ended
 
     def reload(self) -> None:
         """Have it read its configuration again."""
@@ -169,16 +178,13 @@ class ServerRun:
 
     def kill(self) -> None:
         """End all its processes with SIGKILL; returns when they are gone, with the shared memory they leave."""
-        pid, segment = self._pid(), self._segment()
+        pid = self._pid()
         children = _halt(pid)
         for each in [*children, pid]:
             _signal(each, signal.SIGKILL)
-        self.await_end(timeout=10)
         for each in children:
             _await_state(each, _GONE)
-        if segment is not None:
-            ctypes.CDLL(None).shmctl(segment, _IPC_RMID, None)
-        self._lock_file.unlink(missing_ok=True)
+        self.await_end(timeout=10)
 
     def freeze(self) -> None:
         """Stop all its processes with SIGSTOP; returns when they stand still."""
@@ -205,26 +211,51 @@ class ServerRun:
                 self._watchdog.stdin.close()
 
     def await_end(self, timeout: float) -> bool:
-        """Wait at most so many seconds for its end; gives whether it came."""
+        """Wait at most so many seconds for its end, and clean up what it left; gives whether it came."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._watchdog.wait(timeout)
             if self._watchdog.stdin is not None:
                 self._watchdog.stdin.close()
+            self._clean()
         return self.ended
 
-    def _pid(self) -> int:
-        return int(self._lock_lines()[0])
-
-    def _segment(self) -> int | None:
-        """Number of its System V shared memory. *Source*: `src/include/utils/pidfile.h`."""
+    def _clean(self) -> None:
+        """A server that was killed leaves System V shared memory and the file that names it."""
         lines = self._lock_lines()
-        return int(lines[6].split()[1]) if len(lines) > 6 else None
+        if len(lines) > _SEGMENT:
+            ctypes.CDLL(None).shmctl(int(lines[_SEGMENT].split()[1]), _IPC_RMID, None)
+        self._lock_file.unlink(missing_ok=True)
+
+    def _pid(self) -> int:
+        lines = self._lock_lines()
+        if not lines:
+            raise PostgresFailed("the server does not run")
+        return int(lines[0])
 
     def _lock_lines(self) -> list[str]:
         try:
             return self._lock_file.read_text().splitlines()
         except FileNotFoundError:
-            raise PostgresFailed("the server does not run") from None
+            return []
+
+
+def _start_shell(
+    script: str, arguments: Sequence[str], binaries: PostgresBinaries, *, stdin: int, stdout: int, **variables: str
+) -> subprocess.Popen[bytes]:
+    """In a session of its own, so that no signal of a terminal reaches it."""
+    identity = dict(binaries.identity)
+    return subprocess.Popen(
+        ["/bin/sh", "-c", script, "picopyn-postgres", *arguments],
+        stdin=stdin,
+        stdout=stdout,
+        stderr=subprocess.DEVNULL,
+        cwd="/",
+        env=environment() | variables,
+        start_new_session=True,
+        user=identity.get("user"),
+        group=identity.get("group"),
+        extra_groups=identity.get("extra_groups"),
+    )
 
 
 def _halt(pid: int) -> list[int]:

@@ -171,7 +171,10 @@ class PostgresCluster:
     def _state(node: PostgresNode) -> str:
         if node.state != "running":
             return node.state
-        return "replica" if node.ask("SELECT pg_is_in_recovery()") == [("t",)] else "primary"
+        try:
+            return "replica" if node.ask("SELECT pg_is_in_recovery()") == [("t",)] else "primary"
+        except OSError:  # it ended meanwhile, and not by an order of ours
+            return "down"
 
     # faults
 

@@ -78,6 +78,8 @@ class PostgresNode:
         Raises:
             PostgresFailed: The copy failed; the message says why.
         """
+        if self._run is not None:
+            self._run.await_end(timeout=0)  # whoever ended it: nothing of it may be left
         self._place.run("rm", "-rf", str(self._data))
         self._place.run(
             str(self._place.binaries.directory / "pg_basebackup"),
@@ -115,8 +117,6 @@ class PostgresNode:
 
     def launch(self) -> None:
         """Start it; returns before it answers."""
-        if self._run is not None:
-            self._run.await_end(timeout=0)
         self._write_configuration()
         options = ["-c", f"config_file={self.directory / 'node.conf'}"]
         self._run = self._place.launch(self._data, self._log, options)

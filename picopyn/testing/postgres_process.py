@@ -102,9 +102,9 @@ class Workplace:
 
     def launch(self, data: Path, log: Path, options: Sequence[str]) -> ServerRun:
         """Start a server on a data directory; returns before it answers."""
-        run = ServerRun(self.binaries, data, log, options, self._until_gone)
-        self._runs = [*(old for old in self._runs if not old.ended), run]
-        return run
+        self._runs = [run for run in self._runs if not run.await_end(timeout=0)]
+        self._runs.append(ServerRun(self.binaries, data, log, options, self._until_gone))
+        return self._runs[-1]
 
     def keep(self, resource: Any) -> None:
         """Close something together with the place."""

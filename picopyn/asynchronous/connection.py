@@ -12,15 +12,15 @@ from types import SimpleNamespace
 from typing import Any
 
 from picopyn.asynchronous.buffered import put_in_front
+from picopyn.asynchronous.copying import CopyingConnection
 from picopyn.asynchronous.known_types import known_arrays
 from picopyn.asynchronous.last_byte import seconds_since_last_byte
-from picopyn.asynchronous.lendable import LendableConnection
 
 #: Stands for the statement of a look-up that was not needed: it has a name, so it has replaced no unnamed one.
 _NOT_ASKED = SimpleNamespace(name="-")
 
 
-class Connection(LendableConnection):
+class Connection(CopyingConnection):
     """A connection with asyncpg's whole surface: `fetch`, `fetchrow`, `fetchval`, `execute`, `prepare`, `close`, ….
 
     Four things differ. A notice is delivered to `on_notice` synchronously, before the request that caused it completes

@@ -50,11 +50,12 @@ _WATCHDOG = """
 "$@" </dev/null &
 server=$!
 read -r forever
-kill -CONT $server 2>/dev/null
-kill -QUIT $server 2>/dev/null
+while kill -QUIT $server && kill -CONT $server && sleep 0.05; do :; done 2>/dev/null &
 wait $server 2>/dev/null
+kill $! 2>/dev/null
 rm -rf "$PICOPYN_REMOVE"
 """
+"""Tells the server again and again: what a shell starts in the background ignores SIGQUIT until it says otherwise."""
 
 
 def configuration(major: int) -> dict[str, str]:

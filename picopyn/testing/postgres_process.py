@@ -33,14 +33,18 @@ exec 3<&0
 server=$!
 {
     read -r forever <&3
-    kill -QUIT $server
-    kill -CONT $(cat /proc/$server/task/$server/children) $server
+    while kill -QUIT $server; do
+        kill -CONT $(cat /proc/$server/task/$server/children) $server
+        sleep 0.05
+    done
 } >/dev/null &
 reader=$!
 wait $server
 kill $reader
 """
+"""Tells the server again and again: what a shell starts in the background ignores SIGQUIT until it says otherwise."""
 _GUARD = """
+trap '' PIPE
 place=$(mktemp -d "$1") && echo "$place" && exec >/dev/null
 read -r forever
 rm -rf "$place"

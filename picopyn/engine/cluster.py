@@ -300,7 +300,10 @@ class Cluster:
 
     async def first_connection(self, asked_first: tuple[str, int] | None, deadline: float) -> None:
         """Wait for one connection of the node pools; see `first_connection`."""
-        await first_connection(self._pools, asked_first, deadline)
+        leaders = {node.uuid for node in self.snapshot.nodes(role="leader")}
+        await first_connection(
+            self._pools, asked_first, deadline, self.runtime.now, lambda pool: pool.node.uuid in leaders
+        )
 
     def expire_connections(self) -> None:
         """Replace every connection for callers, without disturbing anybody."""

@@ -380,6 +380,7 @@ class Cluster:
         pool = self.pool(Candidate(node))
         pool.failure, pool.retry_at = None, 0.0  # what failed before means nothing now
         self._pools.warm(pool)
+        pool.grow()
         self.changes.ring()
 
     def _not_opened(self, node: Node, error: BaseException) -> None:

@@ -89,6 +89,11 @@ class Answer(asyncio.Future[Any]):
         else:
             super().add_done_callback(callback, context=context)
 
+    def set_exception(self, exception: Any) -> None:
+        """It has failed. When nobody waits for it any more, that is no news: its connection is gone as well."""
+        super().set_exception(exception)
+        self.exception()
+
 
 class CallerLoop:
     """The loop; see above. It has those methods of `asyncio.AbstractEventLoop` that its one connection needs.
@@ -157,7 +162,7 @@ class CallerLoop:
             task: asyncio.Task[T] = tasks.Task(coroutine, loop=_any(self))
             try:
                 while True:
-                    self.run_ready()
+                    self._run_ready()
                     if task.done():
                         break
                     self._wait()
@@ -166,17 +171,13 @@ class CallerLoop:
                 raise
         return task.result()
 
-    def wait_for_bytes(self, stream: Stream, deadline: float | None) -> None:
-        """Wait until the stream has brought something, and let those who are told of it run.
-
-        Raises:
-            TimeoutError: The deadline came first.
-        """
-        stream.receive(deadline)
-        self.run_ready()
-
     def run_ready(self) -> None:
-        """Make the calls that are to be made soon."""
+        """Make the calls that are to be made soon. Nothing is waited for."""
+        if self._ready:
+            with self._running():
+                self._run_ready()
+
+    def _run_ready(self) -> None:
         ready = self._ready
         while ready:
             ready.popleft().run()
@@ -236,14 +237,12 @@ class CallerLoop:
                 self.on_given_up(future)
             with suppress(asyncio.CancelledError):
                 coroutine.send(None)
-        elif not future.cancelled():
-            future.exception()  # now somebody has asked for it
 
     def _end(self, task: asyncio.Task[Any]) -> None:
         """End an interrupted task: it may clean up, but not wait."""
         task.cancel()
         with suppress(BaseException):
-            self.run_ready()
+            self._run_ready()
         if task.done() and not task.cancelled():
             task.exception()
         unlamented(task)

@@ -151,16 +151,14 @@ class Connection:
             timeout: Limit (seconds).
             **options: `columns`, `schema_name`, and the options of COPY; see asyncpg.
         """
-        output = copying.sink(output)
-        return str(self._wire.run(self._wire.copy_from_table(table_name, output=output, timeout=timeout, **options)))
+        return self._wire.copy_out(self._wire.copy_from_table, table_name, output=output, timeout=timeout, **options)
 
     def copy_from_query(self, query: str, *args: Any, output: Any, timeout: float | None = None, **options: Any) -> str:
         """Copy the rows of a query; see `copy_from_table`."""
-        output = copying.sink(output)
-        return str(self._wire.run(self._wire.copy_from_query(query, *args, output=output, timeout=timeout, **options)))
+        return self._wire.copy_out(self._wire.copy_from_query, query, *args, output=output, timeout=timeout, **options)
 
     def copy_to_table(self, table_name: str, *, source: Any, timeout: float | None = None, **options: Any) -> str:
-        """Copy into a table from a path, a file, bytes, or an iterable of bytes.
+        """Copy into a table from a path, a file, a `bytearray`, or an iterable of bytes.
 
         Args:
             table_name: The table.
@@ -168,8 +166,11 @@ class Connection:
             timeout: Limit (seconds).
             **options: `columns`, `schema_name`, and the options of COPY; see asyncpg.
         """
-        source = copying.source(source)
-        return str(self._wire.run(self._wire.copy_to_table(table_name, source=source, timeout=timeout, **options)))
+        return str(
+            self._wire.run_within(
+                timeout, self._wire.copy_to_table, table_name, source=copying.source(source), **options
+            )
+        )
 
     def copy_records_to_table(
         self,
@@ -182,10 +183,8 @@ class Connection:
         where: str | None = None,
     ) -> str:
         """Copy rows of values into a table, in the binary format."""
-        copied = self._wire.copy_records_to_table(
-            table_name, records=records, columns=columns, schema_name=schema_name, timeout=timeout, where=where
-        )
-        return str(self._wire.run(copied))
+        options = {"records": records, "columns": columns, "schema_name": schema_name, "where": where}
+        return str(self._wire.run_within(timeout, self._wire.copy_records_to_table, table_name, **options))
 
     # what the server says unasked
 

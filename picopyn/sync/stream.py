@@ -245,6 +245,7 @@ class Stream(asyncio.Transport):
         """
         self._tls = TlsLayer(context, server_hostname)
         self._agreed = agreed
+        self._paused = False
         self._shake_hands(b"")
 
     # inside
@@ -340,6 +341,8 @@ class Stream(asyncio.Transport):
         with self._closing:
             self._reader.detach()
             self._sock.close()
+        self.write = self.writelines = _refuse  # type: ignore[assignment, method-assign]
+        self._protocol.resume_writing()
         self.owner.forget(self)
 
 
@@ -348,6 +351,10 @@ class _Reader(socket.socket):
 
     def __del__(self) -> None:
         self.detach()
+
+
+def _refuse(_: Any) -> None:
+    raise ConnectionResetError(errno.ECONNRESET, "the connection is closed")
 
 
 def _settle(agreed: asyncio.Future[None], error: Exception | None) -> None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from threading import Lock
 from typing import Any, Final, NoReturn, TypeVar, cast
 
@@ -26,6 +26,7 @@ from picopyn.asynchronous.connection import Connection, NamelessConnection
 from picopyn.errors import UsageError
 from picopyn.sync.caller_loop import CallerLoop
 from picopyn.sync.cancel_request import CancelRequest
+from picopyn.sync.copying import Sink, writing
 from picopyn.sync.stream import Stream
 
 T = TypeVar("T")
@@ -67,6 +68,7 @@ class Wire(Connection):
             TimeoutError: It took longer.
             asyncpg.InterfaceError: Another thread, or a call further up, is using the connection.
         """
+        self.is_closed()  # if it has ended, all the rest is read before
         if not self._in_use.acquire(False):
             coroutine.close()
             raise _busy()
@@ -81,6 +83,46 @@ class Wire(Connection):
         finally:
             self._forget_cancelled()
             self._in_use.release()
+
+    def run_within(
+        self, timeout: float | None, call: Callable[..., Coroutine[Any, Any, T]], *args: Any, **kw: Any
+    ) -> T:
+        """Run a call whose own limit asyncpg does not look at while it waits for permission to write.
+
+        Args:
+            timeout: The limit (seconds), or None: what the connection has.
+            call: A method of this connection.
+            *args: Its arguments.
+            **kw: The same.
+        """
+        protocol: Any = self._protocol
+        limit = None if protocol is None else protocol._get_timeout(timeout)
+        return self.run(call(*args, timeout=NO_TIMEOUT, **kw), limit)
+
+    def copy_out(
+        self, call: Callable[..., Coroutine[Any, Any, str]], *args: Any, output: Any, timeout: float | None, **kw: Any
+    ) -> str:
+        """Run one of its two ways to copy out.
+
+        Args:
+            call: A method of this connection.
+            *args: Its arguments.
+            output: Where to.
+            timeout: Limit (seconds), or None: what the connection has.
+            **kw: Arguments as well.
+        """
+        status = ""
+        with writing(output) as write:
+            sink = Sink(write, self._tell)
+            try:
+                status = self.run(call(*args, output=sink, timeout=timeout, **kw))
+            except asyncpg.QueryCanceledError:
+                if sink.failure is None:
+                    raise
+        if sink.failure is not None:
+            self.run(self._told())
+            raise sink.failure
+        return status
 
     def request(
         self,
@@ -277,17 +319,22 @@ class Wire(Connection):
 
     async def _see_told(self, waiter: Any) -> None:
         """A request was given up: the server has to know before it gets another one."""
-        cancel = self._telling
-        while cancel is not None and not cancel.has_ended():  # noqa: ASYNC110 - another thread ends it
-            await asyncio.sleep(_GLANCE)
-        if cancel is None or not cancel.arrived:
+        if not await self._told():
             self._drop_quietly()
         if not waiter.done():
             waiter.set_result(None)
 
+    async def _told(self) -> bool:
+        """Wait until the server knows, or cannot be told; whether it knows."""
+        telling = self._telling
+        while telling is not None and not telling.has_ended():  # noqa: ASYNC110 - another thread ends it
+            await asyncio.sleep(_GLANCE)
+        return telling is not None and telling.arrived
+
     def _forget_cancelled(self) -> None:
         protocol: Any = self._protocol
-        if self._telling is not None and protocol is not None and not protocol._is_cancelling():
+        over = self._telling is not None and self._telling.has_ended()
+        if over and protocol is not None and not protocol._is_cancelling():
             self._telling = None
 
     # what the server says unasked

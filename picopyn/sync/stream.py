@@ -1,0 +1,366 @@
+"""The socket under a connection that blocks: what asyncpg writes and reads, as a transport of asyncio's.
+
+Writing never waits and never fails: bytes are kept until somebody waits for the server, and go out then, while what
+comes in is read. So two sides that both write cannot block each other. Whoever produces a lot is held up: `flush` gives
+one permission to write on (`resume_writing`) each time everything has been sent.
+
+Two objects stand for the one socket: one never waits, the other one waits as long as it was told last. So the usual
+wait costs one call into the system's library, and telling it how long is seldom needed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import math
+import select
+import socket
+import ssl
+import threading
+import time
+from collections import deque
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any, Final, Protocol
+
+from picopyn.sync.tls_layer import TlsLayer
+
+#: How much is read at once (bytes).
+READ_SIZE: Final = 65536
+
+#: How long the socket waits before it is looked whether to wait on (seconds).
+PATIENCE: Final = 60.0
+
+#: How much later than asked for a wait may end, so that the socket is not told anew for each call (seconds).
+SLACK: Final = 0.02
+
+#: What is waited for.
+READ: Final = 1
+WRITE: Final = 2
+
+#: A TCP connection on which both sides may still send.
+#:
+#: *Source*: Linux, `include/net/tcp_states.h`; it is the first byte of `struct tcp_info` (`include/uapi/linux/tcp.h`).
+_ESTABLISHED: Final = b"\x01"
+_TCP_INFO: Final[int | None] = getattr(socket, "TCP_INFO", None)
+
+
+def wait(awaited: Mapping[int, int], timeout: float | None) -> dict[int, int]:
+    """Wait for one of several sockets.
+
+    Args:
+        awaited: Descriptor → `READ`, `WRITE` or both.
+        timeout: How long (seconds), or None.
+
+    Returns:
+        Descriptor → what has happened, for those to which something has.
+    """
+    if not hasattr(select, "poll"):
+        readers = [descriptor for descriptor, events in awaited.items() if events & READ]
+        writers = [descriptor for descriptor, events in awaited.items() if events & WRITE]
+        readable, writable, broken = select.select(readers, writers, [*awaited], timeout)
+        happened = dict.fromkeys([*readable, *broken], READ)
+        return happened | {descriptor: happened.get(descriptor, 0) | WRITE for descriptor in [*writable, *broken]}
+    poll = select.poll()
+    for descriptor, events in awaited.items():
+        poll.register(descriptor, (select.POLLIN if events & READ else 0) | (select.POLLOUT if events & WRITE else 0))
+    found = poll.poll(None if timeout is None else math.ceil(timeout * 1000))
+    return {descriptor: _happened(flags) for descriptor, flags in found}
+
+
+def _happened(flags: int) -> int:
+    """An error or an end is found out by reading or writing."""
+    if flags & ~(select.POLLIN | select.POLLOUT):
+        return READ | WRITE
+    return (READ if flags & select.POLLIN else 0) | (WRITE if flags & select.POLLOUT else 0)
+
+
+class Owner(Protocol):
+    """Who waits for several streams."""
+
+    def forget(self, stream: Stream) -> None:
+        """It is closed."""
+        ...
+
+
+class Stream(asyncio.Transport):
+    """The transport; see above. One thread at a time uses it; only `cut` may come from another one.
+
+    Args:
+        sock: Connected.
+        protocol: Gets what arrives.
+        owner: Told when the socket is closed.
+
+    Attributes:
+        owner: The same.
+    """
+
+    def __init__(self, sock: socket.socket, protocol: Any, owner: Owner) -> None:
+        super().__init__()
+        sock.setblocking(False)
+        self._sock = sock
+        self._reader = _Reader(sock.family, sock.type, sock.proto, sock.fileno())
+        self._reader.settimeout(PATIENCE)
+        self._told = PATIENCE
+        self.owner = owner
+        self._tls: TlsLayer | None = None
+        self._agreed: asyncio.Future[None] | None = None
+        self._unsent: deque[Any] = deque()
+        self._rest = memoryview(b"")
+        self._closed = self._ended = self._paused = False
+        self._closing = threading.Lock()
+        # asyncpg swallows a `KeyboardInterrupt` that falls into what it calls to write; so that is no function of ours.
+        self.write = self._unsent.append  # type: ignore[assignment, method-assign]
+        self.writelines = self._unsent.extend  # type: ignore[assignment, method-assign]
+        self.set_protocol(protocol)
+
+    # what asyncpg asks of a transport
+
+    def set_protocol(self, protocol: Any) -> None:
+        """From now on what arrives goes there, and it may write on when everything before has been sent."""
+        self._protocol = protocol
+        self._feed = protocol.data_received
+        protocol.pause_writing()
+
+    def get_protocol(self) -> Any:
+        """Where what arrives goes."""
+        return self._protocol
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        """`socket`, or `ssl_object`."""
+        if name == "socket":
+            return self._sock
+        if name == "ssl_object" and self._tls is not None:
+            return self._tls.ssl_object
+        return default
+
+    def pause_reading(self) -> None:
+        """Leave what arrives to the socket."""
+        self._paused = True
+
+    def resume_reading(self) -> None:
+        """Read on."""
+        self._paused = False
+
+    def is_closing(self) -> bool:
+        """Whether it is closed."""
+        return self._closed
+
+    def close(self) -> None:
+        """Close it; what has not been sent is sent as far as the socket takes it."""
+        self.abort()
+
+    def abort(self) -> None:
+        """Close it at once."""
+        if self._closed:
+            return
+        with suppress(OSError, ssl.SSLError):
+            self._send()
+        self._closed = True
+        self._close()
+
+    def cut(self) -> None:
+        """Make whoever waits for the other side see its end. Safe from any thread."""
+        with self._closing, suppress(OSError):
+            self._sock.shutdown(socket.SHUT_RDWR)
+
+    # waiting
+
+    def fileno(self) -> int:
+        """The socket's descriptor."""
+        return self._sock.fileno()
+
+    def awaited(self) -> int:
+        """What it waits for."""
+        unsent = self._rest or self._unsent
+        return (0 if self._paused or self._closed else READ) | (WRITE if unsent else 0)
+
+    def react(self, happened: int) -> None:
+        """Send and receive without waiting."""
+        if happened & WRITE:
+            self.flush()
+        if happened & READ and not self._paused:
+            self._read(self._sock)
+
+    def receive(self, deadline: float | None) -> None:
+        """Wait for the other side, send meanwhile what is left to send, and hand on what has arrived.
+
+        Args:
+            deadline: Until when (seconds on the monotonic clock), or None.
+
+        Raises:
+            TimeoutError: Nothing happened until then.
+        """
+        left = PATIENCE if deadline is None else deadline - time.monotonic()
+        if left <= 0:
+            raise TimeoutError
+        if self._rest:
+            happened = wait({self._sock.fileno(): self.awaited()}, min(left, PATIENCE))
+            for events in happened.values():
+                self.react(events)
+            return
+        if self._told > left + SLACK or self._told < min(left, PATIENCE) / 2:
+            self._told = min(left, PATIENCE)
+            self._reader.settimeout(self._told)
+        self._read(self._reader)
+
+    def flush(self) -> None:
+        """Send what can be sent now."""
+        if not self._unsent and not self._rest:
+            return
+        try:
+            everything = self._send()
+        except OSError as error:
+            self._end(error)
+            return
+        if everything:
+            self._protocol.resume_writing()
+            self._protocol.pause_writing()
+
+    def has_ended(self) -> bool:
+        """Whether the other side has closed it, as far as the socket knows; nothing is read."""
+        if self._closed:
+            return True
+        try:
+            if _TCP_INFO is not None and self._sock.family != socket.AF_UNIX:
+                return self._sock.getsockopt(socket.IPPROTO_TCP, _TCP_INFO, 1) != _ESTABLISHED
+            return not self._sock.recv(1, socket.MSG_PEEK)
+        except BlockingIOError:
+            return False
+        except OSError:
+            return True
+
+    def read_what_is_there(self) -> None:
+        """Hand on what has arrived already, its end included."""
+        while not self._closed and not self._paused and self._read(self._sock):
+            pass
+
+    def encrypt(self, context: Any, server_hostname: str, agreed: asyncio.Future[None]) -> None:
+        """Begin the hand-shake; from now on everything is encrypted.
+
+        Args:
+            context: The `ssl.SSLContext`.
+            server_hostname: Whom to ask for.
+            agreed: Gets a result, or the error.
+        """
+        self._tls = TlsLayer(context, server_hostname)
+        self._agreed = agreed
+        self._paused = False
+        self._shake_hands(b"")
+
+    # inside
+
+    def _send(self) -> bool:
+        """Send without waiting; whether everything has been sent."""
+        unsent = self._unsent
+        try:
+            while unsent or self._rest:
+                if not self._rest:
+                    self._rest = self._next()
+                self._rest = self._rest[self._sock.send(self._rest) :]
+        except BlockingIOError:
+            return False
+        return True
+
+    def _next(self) -> memoryview:
+        data: Any = self._unsent.popleft()
+        if self._unsent:
+            data = b"".join([data, *self._unsent])
+            self._unsent.clear()
+        return memoryview(data if self._tls is None else self._tls.sealed(data))
+
+    def _read(self, sock: socket.socket) -> bool:
+        """Receive once, and hand it on; whether something has arrived."""
+        try:
+            data = sock.recv(READ_SIZE)
+        except (BlockingIOError, TimeoutError) as error:
+            if error.errno != errno.ETIMEDOUT:
+                return False
+            self._end(error)  # the system has given the connection up
+            return False
+        except OSError as error:
+            self._end(error)
+            return False
+        if not data:
+            self._end(None)
+            return False
+        if self._tls is None:
+            self._feed(data)
+        else:
+            self._read_sealed(self._tls, data)
+        return True
+
+    def _read_sealed(self, tls: TlsLayer, data: bytes) -> None:
+        if self._agreed is not None:
+            self._shake_hands(data)
+            return
+        try:
+            plain = tls.opened(data)
+        except ssl.SSLError as error:
+            self._end(error)
+            return
+        self._say(tls)
+        if plain:
+            self._feed(plain)
+        if tls.finished:
+            self._end(None)
+
+    def _shake_hands(self, data: bytes) -> None:
+        tls, agreed = self._tls, self._agreed
+        if tls is None or agreed is None:
+            return
+        error: Exception | None = None
+        done = True
+        try:
+            done = tls.shake_hands(data)
+        except (ssl.SSLError, ssl.CertificateError) as failed:
+            error = failed
+        self._say(tls)
+        if done:
+            self._agreed = None
+            _settle(agreed, error)
+
+    def _say(self, tls: TlsLayer) -> None:
+        """Send what TLS itself has to say."""
+        told = tls.unsaid()
+        if told:
+            self._rest = memoryview(bytes(self._rest) + told)
+            self.flush()
+
+    def _end(self, error: Exception | None) -> None:
+        if self._ended:
+            return
+        self._ended = self._closed = True
+        self._close()
+        agreed, self._agreed = self._agreed, None
+        if agreed is not None:
+            _settle(agreed, error or ConnectionResetError(errno.ECONNRESET, "closed during the hand-shake"))
+        self._protocol.connection_lost(error)
+
+    def _close(self) -> None:
+        with self._closing:
+            self._reader.detach()
+            self._sock.close()
+        self.write = self.writelines = _refuse  # type: ignore[assignment, method-assign]
+        self._protocol.resume_writing()
+        self.owner.forget(self)
+
+
+class _Reader(socket.socket):
+    """Another object for a socket that belongs to somebody else."""
+
+    def __del__(self) -> None:
+        self.detach()
+
+
+def _refuse(_: Any) -> None:
+    raise ConnectionResetError(errno.ECONNRESET, "the connection is closed")
+
+
+def _settle(agreed: asyncio.Future[None], error: Exception | None) -> None:
+    if agreed.done():
+        return
+    if error is None:
+        agreed.set_result(None)
+    else:
+        agreed.set_exception(error)

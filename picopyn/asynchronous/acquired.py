@@ -17,7 +17,7 @@ from typing import Any
 from picopyn.asynchronous.borrowed import CursorFactory, PreparedStatement, Transaction
 from picopyn.asynchronous.connection import Connection
 from picopyn.dialects.base import Capability
-from picopyn.engine.loan import Loan
+from picopyn.engine.loan import Loan, no_transactions
 from picopyn.errors import NotSupported, UsageError
 from picopyn.settings import check_timeout
 from picopyn.topology import Node
@@ -418,14 +418,6 @@ class Acquiring:
         acquired, self._acquired = self._acquired, None
         if acquired is not None and not acquired.is_released():
             acquired.release()
-
-
-def no_transactions(name: str) -> str:
-    """Why something that needs transactions is refused."""
-    return (
-        f"{name}() needs transactions, and this server has none: it answers BEGIN and COMMIT, but every statement "
-        "takes effect by itself, and nothing can be rolled back"
-    )
 
 
 def _give_back_leaked(loan: Loan) -> None:

@@ -18,10 +18,11 @@ from picopyn.engine.cluster import Cluster
 from picopyn.engine.executor import Executor
 from picopyn.engine.explain import explain
 from picopyn.engine.journal import Journal
+from picopyn.engine.loan import no_transactions
 from picopyn.engine.place import Place
 from picopyn.engine.request import Request
 from picopyn.engine.statistics import pool_stats
-from picopyn.errors import ConfigError, UsageError
+from picopyn.errors import ConfigError, NotSupported, UsageError
 from picopyn.query_metadata import PreparedStatementMetadata
 from picopyn.routing.explanation import RouteExplanation
 from picopyn.routing.plan import Role
@@ -168,6 +169,23 @@ class PoolFacade:
         request = Request("explain", query, args, self._role(role))
         request.asked = True
         return self._there(lambda: explain(request, known, self._executor, self._cluster))
+
+    async def _until_ready(self, leaders: int | None, replicas: int | None, timeout: float | None) -> None:
+        cluster = self._cluster
+        deadline = None if timeout is None else cluster.runtime.now() + timeout
+        while not cluster.is_ready(leaders, replicas):
+            try:
+                await cluster.changes.wait(deadline)
+            except TimeoutError:
+                text = f"the pool was not ready within {timeout:g} s; without a connection: {cluster.unconnected()}"
+                raise TimeoutError(text) from None
+            self._check_open()
+
+    def _check_atomic(self, name: str) -> None:
+        """Refuse what needs transactions where there are none."""
+        self._check_open()
+        if not self._is_atomic:
+            raise NotSupported(no_transactions(name))
 
     def _expire(self) -> None:
         self._household.dialer.credentials.forgive()

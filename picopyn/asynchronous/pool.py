@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from types import TracebackType
 from typing import Any
 
-from picopyn.asynchronous.acquired import AcquiredConnection, Acquiring, no_transactions
+from picopyn.asynchronous.acquired import AcquiredConnection, Acquiring
 from picopyn.asynchronous.assembly import assemble
 from picopyn.asynchronous.facade import CLOSE_GRACE, PoolFacade
 from picopyn.asynchronous.household import Household
@@ -21,7 +21,7 @@ from picopyn.asynchronous.lifecycle import LAST_GRACE, Lifecycle
 from picopyn.asynchronous.transaction import PoolTransaction
 from picopyn.engine.place import Place
 from picopyn.engine.request import EXECUTEMANY, EXECUTEMANY_FRESHLY, Request
-from picopyn.errors import NotSupported, UsageError
+from picopyn.errors import UsageError
 from picopyn.routing.explanation import RouteExplanation
 from picopyn.routing.sharding import ShardingKey
 from picopyn.settings import PoolSettings, check_timeout
@@ -124,15 +124,7 @@ class Pool(PoolFacade):
         """
         self._check_open()
         check_timeout(timeout)
-        cluster = self._cluster
-        deadline = None if timeout is None else cluster.runtime.now() + timeout
-        while not cluster.is_ready(leaders, replicas):
-            try:
-                await cluster.changes.wait(deadline)
-            except TimeoutError:
-                text = f"the pool was not ready within {timeout:g} s; without a connection: {cluster.unconnected()}"
-                raise TimeoutError(text) from None
-            self._check_open()
+        await self._until_ready(leaders, replicas, timeout)
 
     # calls
 
@@ -322,9 +314,7 @@ class Pool(PoolFacade):
         Raises:
             NotSupported: The server has no transactions (Picodata).
         """
-        self._check_open()
-        if not self._is_atomic:
-            raise NotSupported(no_transactions("transaction"))
+        self._check_atomic("transaction")
         acquiring = self.acquire(timeout=timeout, role=role, node=node, key=key)
         return PoolTransaction(acquiring, {"isolation": isolation, "readonly": readonly, "deferrable": deferrable})
 

@@ -211,3 +211,11 @@ class Loan:
             self.pool.give(self.link)
         else:
             self.pool.drop(self.link, "state_unknown")
+
+
+def no_transactions(name: str) -> str:
+    """Why something that needs transactions is refused."""
+    return (
+        f"{name}() needs transactions, and this server has none: it answers BEGIN and COMMIT, but every statement "
+        "takes effect by itself, and nothing can be rolled back"
+    )

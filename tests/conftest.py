@@ -33,6 +33,12 @@ def full_size(request: pytest.FixtureRequest) -> bool:
 
 
 @pytest.fixture
+def facade(request: pytest.FixtureRequest) -> str:
+    """Which pool a test runs over: the asynchronous one, unless it is parametrized with `FACADES`."""
+    return str(getattr(request, "param", "asynchronous"))
+
+
+@pytest.fixture
 def measured(record_property: Callable[[str, object], None]) -> Callable[[str, object], None]:
     """Report a number: it is shown at the end of the run and stands in the JUnit file. It is never asserted."""
 

@@ -61,6 +61,11 @@ class Household:
             if part is not None:
                 part.terminate()
 
+    def lay_down(self) -> None:
+        """Drop the connection by which the servers were got to know, if nobody had a use for it."""
+        if self.reach is not None:
+            self.reach.terminate()
+
     def abandon(self) -> None:
         """The event loop is closed: close the sockets without it."""
         self.dialer.abandon()

@@ -386,4 +386,5 @@ class Pool(PoolFacade):
 
         self._control_thread = control
         control.run(assemble(self._settings, self._security, self._rng, keep, make_runtime))
+        control.call(self._household.lay_down)
         self._move_in(self._household)

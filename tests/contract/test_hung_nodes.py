@@ -21,6 +21,7 @@ from tests.contract.load import Load
 from tests.contract.target import Capability, Member, Target
 from tests.contract.test_leader_lost import _keys_by_owner, _promotion, _watch_hanging
 from tests.contract.test_life_cycle import Proxied
+from tests.threads import FACADES
 
 pytestmark = pytest.mark.cluster
 
@@ -87,6 +88,7 @@ def _slow_tenth(seconds: list[float]) -> float:
     return sorted(seconds)[len(seconds) * 99 // 100] if seconds else 0.0
 
 
+@pytest.mark.parametrize("facade", FACADES, indirect=True)
 async def test_traffic_to_a_frozen_leader_stops(fresh: Fresh, open_pool: OpenPool, measured: Measured) -> None:
     """50 tasks, no timeout: its writes in flight are unknown, since it hangs; nobody else notices; it comes back."""
     cluster = await two(fresh, Capability.FREEZE)
@@ -274,6 +276,7 @@ async def test_an_overloaded_server_is_not_down(fresh: Fresh, open_pool: OpenPoo
         raw.terminate()
 
 
+@pytest.mark.parametrize("facade", FACADES, indirect=True)
 @pytest.mark.stops_instances
 async def test_no_call_outlives_a_promotion_by_more_than_a_second(
     fresh: Fresh, open_pool: OpenPool, measured: Measured

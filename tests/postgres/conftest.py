@@ -16,6 +16,7 @@ import pytest
 
 from picopyn.asynchronous import Pool
 from picopyn.testing import PostgresServer
+from tests import threads
 
 OpenPool = Callable[..., Coroutine[Any, Any, Pool]]
 
@@ -72,12 +73,13 @@ async def admin(postgres: PostgresServer) -> AsyncIterator[Any]:
 
 
 @pytest.fixture
-async def open_pool() -> AsyncIterator[OpenPool]:
+async def open_pool(facade: str) -> AsyncIterator[OpenPool]:
     """A function like `Pool(…)` whose pools are opened, and closed at the end of the test."""
-    pools: list[Pool] = []
+    pools: list[Any] = []
+    kind: Any = Pool if facade == "asynchronous" else threads.Pool
 
-    async def open_it(dsn: str = "", **options: Any) -> Pool:
-        pool = Pool(dsn, **options)
+    async def open_it(dsn: str = "", **options: Any) -> Any:
+        pool = kind(dsn, **options)
         pools.append(pool)
         return await pool.open()
 

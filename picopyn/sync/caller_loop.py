@@ -29,7 +29,8 @@ from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
 from picopyn.asynchronous.background import unlamented
-from picopyn.sync.stream import WRITE, Stream, wait
+from picopyn.sync.duplex_socket import WRITE, DuplexSocket, wait
+from picopyn.sync.stream import Stream
 
 T = TypeVar("T")
 
@@ -231,8 +232,8 @@ class CallerLoop:
     def _end_step(self, coroutine: Coroutine[Any, Any, Any], future: Any) -> None:
         """A coroutine has failed, or is not waited for any more: then it sees its wait cancelled."""
         if future is None:
-            return
-        if future.cancel():
+            coroutine.close()
+        elif future.cancel():
             if self.on_given_up is not None:
                 self.on_given_up(future)
             with suppress(asyncio.CancelledError):
@@ -305,14 +306,14 @@ class CallerLoop:
         failed: OSError | None = None
         for family, kind, number, _name, address in await self._look_up(host, port):
             try:
-                return await self._connected(factory, socket.socket(family, kind, number), address)
+                return await self._connected(factory, DuplexSocket(family, kind, number), address)
             except OSError as error:
                 failed = error
         raise failed or OSError(f"{host} has no address")
 
     async def create_unix_connection(self, factory: Callable[[], Any], path: str, **_: Any) -> tuple[Stream, Any]:
         """Connect to a Unix socket."""
-        return await self._connected(factory, socket.socket(socket.AF_UNIX, socket.SOCK_STREAM), path)
+        return await self._connected(factory, DuplexSocket(socket.AF_UNIX, socket.SOCK_STREAM), path)
 
     async def start_tls(self, stream: Stream, protocol: Any, context: Any, *, server_hostname: str, **_: Any) -> Stream:
         """Shake hands; from then on the stream is encrypted."""
@@ -322,11 +323,10 @@ class CallerLoop:
         await agreed
         return stream
 
-    async def _connected(self, factory: Callable[[], Any], sock: socket.socket, address: Any) -> tuple[Stream, Any]:
+    async def _connected(self, factory: Callable[[], Any], sock: DuplexSocket, address: Any) -> tuple[Stream, Any]:
         attempt = _Attempt(sock, self.create_future())
         self._attempts.append(attempt)
         try:
-            sock.setblocking(False)
             with suppress(BlockingIOError):
                 sock.connect(address)
             await attempt.connected

@@ -3,76 +3,23 @@
 Writing never waits and never fails: bytes are kept until somebody waits for the server, and go out then, while what
 comes in is read. So two sides that both write cannot block each other. Whoever produces a lot is held up: `flush` gives
 one permission to write on (`resume_writing`) each time everything has been sent.
-
-Two objects stand for the one socket: one never waits, the other one waits as long as it was told last. So the usual
-wait costs one call into the system's library, and telling it how long is seldom needed.
 """
 
 from __future__ import annotations
 
 import asyncio
 import errno
-import math
-import select
-import socket
 import ssl
-import threading
 import time
 from collections import deque
-from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, Final, Protocol
 
+from picopyn.sync.duplex_socket import PATIENCE, READ, WRITE, DuplexSocket, wait
 from picopyn.sync.tls_layer import TlsLayer
 
 #: How much is read at once (bytes).
 READ_SIZE: Final = 65536
-
-#: How long the socket waits before it is looked whether to wait on (seconds).
-PATIENCE: Final = 60.0
-
-#: How much later than asked for a wait may end, so that the socket is not told anew for each call (seconds).
-SLACK: Final = 0.02
-
-#: What is waited for.
-READ: Final = 1
-WRITE: Final = 2
-
-#: A TCP connection on which both sides may still send.
-#:
-#: *Source*: Linux, `include/net/tcp_states.h`; it is the first byte of `struct tcp_info` (`include/uapi/linux/tcp.h`).
-_ESTABLISHED: Final = b"\x01"
-_TCP_INFO: Final[int | None] = getattr(socket, "TCP_INFO", None)
-
-
-def wait(awaited: Mapping[int, int], timeout: float | None) -> dict[int, int]:
-    """Wait for one of several sockets.
-
-    Args:
-        awaited: Descriptor → `READ`, `WRITE` or both.
-        timeout: How long (seconds), or None.
-
-    Returns:
-        Descriptor → what has happened, for those to which something has.
-    """
-    if not hasattr(select, "poll"):
-        readers = [descriptor for descriptor, events in awaited.items() if events & READ]
-        writers = [descriptor for descriptor, events in awaited.items() if events & WRITE]
-        readable, writable, broken = select.select(readers, writers, [*awaited], timeout)
-        happened = dict.fromkeys([*readable, *broken], READ)
-        return happened | {descriptor: happened.get(descriptor, 0) | WRITE for descriptor in [*writable, *broken]}
-    poll = select.poll()
-    for descriptor, events in awaited.items():
-        poll.register(descriptor, (select.POLLIN if events & READ else 0) | (select.POLLOUT if events & WRITE else 0))
-    found = poll.poll(None if timeout is None else math.ceil(timeout * 1000))
-    return {descriptor: _happened(flags) for descriptor, flags in found}
-
-
-def _happened(flags: int) -> int:
-    """An error or an end is found out by reading or writing."""
-    if flags & ~(select.POLLIN | select.POLLOUT):
-        return READ | WRITE
-    return (READ if flags & select.POLLIN else 0) | (WRITE if flags & select.POLLOUT else 0)
 
 
 class Owner(Protocol):
@@ -95,20 +42,15 @@ class Stream(asyncio.Transport):
         owner: The same.
     """
 
-    def __init__(self, sock: socket.socket, protocol: Any, owner: Owner) -> None:
+    def __init__(self, sock: DuplexSocket, protocol: Any, owner: Owner) -> None:
         super().__init__()
-        sock.setblocking(False)
+        sock.begin()
         self._sock = sock
-        self._reader = _Reader(sock.family, sock.type, sock.proto, sock.fileno())
-        self._reader.settimeout(PATIENCE)
-        self._told = PATIENCE
         self.owner = owner
         self._tls: TlsLayer | None = None
-        self._agreed: asyncio.Future[None] | None = None
         self._unsent: deque[Any] = deque()
         self._rest = memoryview(b"")
         self._closed = self._ended = self._paused = False
-        self._closing = threading.Lock()
         # asyncpg swallows a `KeyboardInterrupt` that falls into what it calls to write; so that is no function of ours.
         self.write = self._unsent.append  # type: ignore[assignment, method-assign]
         self.writelines = self._unsent.extend  # type: ignore[assignment, method-assign]
@@ -161,8 +103,7 @@ class Stream(asyncio.Transport):
 
     def cut(self) -> None:
         """Make whoever waits for the other side see its end. Safe from any thread."""
-        with self._closing, suppress(OSError):
-            self._sock.shutdown(socket.SHUT_RDWR)
+        self._sock.cut()
 
     # waiting
 
@@ -180,7 +121,7 @@ class Stream(asyncio.Transport):
         if happened & WRITE:
             self.flush()
         if happened & READ and not self._paused:
-            self._read(self._sock)
+            self._read(None)
 
     def receive(self, deadline: float | None) -> None:
         """Wait for the other side, send meanwhile what is left to send, and hand on what has arrived.
@@ -199,10 +140,7 @@ class Stream(asyncio.Transport):
             for events in happened.values():
                 self.react(events)
             return
-        if self._told > left + SLACK or self._told < min(left, PATIENCE) / 2:
-            self._told = min(left, PATIENCE)
-            self._reader.settimeout(self._told)
-        self._read(self._reader)
+        self._read(left)
 
     def flush(self) -> None:
         """Send what can be sent now."""
@@ -219,20 +157,11 @@ class Stream(asyncio.Transport):
 
     def has_ended(self) -> bool:
         """Whether the other side has closed it, as far as the socket knows; nothing is read."""
-        if self._closed:
-            return True
-        try:
-            if _TCP_INFO is not None and self._sock.family != socket.AF_UNIX:
-                return self._sock.getsockopt(socket.IPPROTO_TCP, _TCP_INFO, 1) != _ESTABLISHED
-            return not self._sock.recv(1, socket.MSG_PEEK)
-        except BlockingIOError:
-            return False
-        except OSError:
-            return True
+        return self._closed or self._sock.has_ended()
 
     def read_what_is_there(self) -> None:
         """Hand on what has arrived already, its end included."""
-        while not self._closed and not self._paused and self._read(self._sock):
+        while not self._closed and not self._paused and self._read(None):
             pass
 
     def encrypt(self, context: Any, server_hostname: str, agreed: asyncio.Future[None]) -> None:
@@ -243,10 +172,9 @@ class Stream(asyncio.Transport):
             server_hostname: Whom to ask for.
             agreed: Gets a result, or the error.
         """
-        self._tls = TlsLayer(context, server_hostname)
-        self._agreed = agreed
+        self._tls = TlsLayer(context, server_hostname, agreed)
         self._paused = False
-        self._shake_hands(b"")
+        self._shake_hands(self._tls, b"")
 
     # inside
 
@@ -269,10 +197,11 @@ class Stream(asyncio.Transport):
             self._unsent.clear()
         return memoryview(data if self._tls is None else self._tls.sealed(data))
 
-    def _read(self, sock: socket.socket) -> bool:
-        """Receive once, and hand it on; whether something has arrived."""
+    def _read(self, seconds: float | None) -> bool:
+        """Receive once and hand it on, without waiting or within so many seconds; whether something has arrived."""
+        sock = self._sock
         try:
-            data = sock.recv(READ_SIZE)
+            data = sock.recv(READ_SIZE) if seconds is None else sock.recv_within(READ_SIZE, seconds)
         except (BlockingIOError, TimeoutError) as error:
             if error.errno != errno.ETIMEDOUT:
                 return False
@@ -291,8 +220,8 @@ class Stream(asyncio.Transport):
         return True
 
     def _read_sealed(self, tls: TlsLayer, data: bytes) -> None:
-        if self._agreed is not None:
-            self._shake_hands(data)
+        if not tls.is_ready:
+            self._shake_hands(tls, data)
             return
         try:
             plain = tls.opened(data)
@@ -305,20 +234,15 @@ class Stream(asyncio.Transport):
         if tls.finished:
             self._end(None)
 
-    def _shake_hands(self, data: bytes) -> None:
-        tls, agreed = self._tls, self._agreed
-        if tls is None or agreed is None:
-            return
+    def _shake_hands(self, tls: TlsLayer, data: bytes) -> None:
         error: Exception | None = None
-        done = True
         try:
-            done = tls.shake_hands(data)
+            tls.shake_hands(data)
         except (ssl.SSLError, ssl.CertificateError) as failed:
             error = failed
         self._say(tls)
-        if done:
-            self._agreed = None
-            _settle(agreed, error)
+        if tls.is_ready or error is not None:
+            tls.settle(error)
 
     def _say(self, tls: TlsLayer) -> None:
         """Send what TLS itself has to say."""
@@ -332,35 +256,16 @@ class Stream(asyncio.Transport):
             return
         self._ended = self._closed = True
         self._close()
-        agreed, self._agreed = self._agreed, None
-        if agreed is not None:
-            _settle(agreed, error or ConnectionResetError(errno.ECONNRESET, "closed during the hand-shake"))
+        if self._tls is not None:
+            self._tls.settle(error or ConnectionResetError(errno.ECONNRESET, "closed during the hand-shake"))
         self._protocol.connection_lost(error)
 
     def _close(self) -> None:
-        with self._closing:
-            self._reader.detach()
-            self._sock.close()
+        self._sock.close()
         self.write = self.writelines = _refuse  # type: ignore[assignment, method-assign]
         self._protocol.resume_writing()
         self.owner.forget(self)
 
 
-class _Reader(socket.socket):
-    """Another object for a socket that belongs to somebody else."""
-
-    def __del__(self) -> None:
-        self.detach()
-
-
 def _refuse(_: Any) -> None:
     raise ConnectionResetError(errno.ECONNRESET, "the connection is closed")
-
-
-def _settle(agreed: asyncio.Future[None], error: Exception | None) -> None:
-    if agreed.done():
-        return
-    if error is None:
-        agreed.set_result(None)
-    else:
-        agreed.set_exception(error)

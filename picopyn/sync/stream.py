@@ -18,6 +18,8 @@ from typing import Any, Final, Protocol
 from picopyn.sync.duplex_socket import PATIENCE, READ, WRITE, DuplexSocket, wait
 from picopyn.sync.tls_layer import TlsLayer
 
+_NOTHING: Final = b""
+
 #: How much is read at once (bytes).
 READ_SIZE: Final = 65536
 
@@ -40,6 +42,7 @@ class Stream(asyncio.Transport):
 
     Attributes:
         owner: The same.
+        has_ended: Whether the other side has closed it, as far as the system knows; nothing is read.
     """
 
     def __init__(self, sock: DuplexSocket, protocol: Any, owner: Owner) -> None:
@@ -49,9 +52,10 @@ class Stream(asyncio.Transport):
         self.owner = owner
         self._tls: TlsLayer | None = None
         self._unsent: deque[Any] = deque()
-        self._rest = memoryview(b"")
+        self._rest: Any = _NOTHING
         self._closed = self._ended = self._paused = False
         # asyncpg swallows a `KeyboardInterrupt` that falls into what it calls to write; so that is no function of ours.
+        self.has_ended = sock.has_ended
         self.write = self._unsent.append  # type: ignore[assignment, method-assign]
         self.writelines = self._unsent.extend  # type: ignore[assignment, method-assign]
         self.set_protocol(protocol)
@@ -96,10 +100,11 @@ class Stream(asyncio.Transport):
         """Close it at once."""
         if self._closed:
             return
-        with suppress(OSError, ssl.SSLError):
-            self._send()
-        self._closed = True
-        self._close()
+        with suppress(ssl.SSLError):
+            self.flush()
+        if not self._closed:
+            self._closed = True
+            self._close()
 
     def cut(self) -> None:
         """Make whoever waits for the other side see its end. Safe from any thread."""
@@ -121,7 +126,7 @@ class Stream(asyncio.Transport):
         if happened & WRITE:
             self.flush()
         if happened & READ and not self._paused:
-            self._read(None)
+            self._read()
 
     def receive(self, deadline: float | None) -> None:
         """Wait for the other side, send meanwhile what is left to send, and hand on what has arrived.
@@ -136,32 +141,46 @@ class Stream(asyncio.Transport):
         if left <= 0:
             raise TimeoutError
         if self._rest:
-            happened = wait({self._sock.fileno(): self.awaited()}, min(left, PATIENCE))
-            for events in happened.values():
+            for events in wait({self.fileno(): self.awaited()}, min(left, PATIENCE)).values():
                 self.react(events)
             return
-        self._read(left)
-
-    def flush(self) -> None:
-        """Send what can be sent now."""
-        if not self._unsent and not self._rest:
-            return
         try:
-            everything = self._send()
+            data = self._sock.recv_within(READ_SIZE, left)
+        except OSError as error:
+            self._failed(error)
+            return
+        if data and self._tls is None:
+            self._feed(data)
+        else:
+            self._arrived(data)
+
+    def flush(self) -> bool:
+        """Send what can be sent now; whether that is everything."""
+        unsent = self._unsent
+        try:
+            while self._rest or unsent:
+                data = self._rest
+                if not data:
+                    data = unsent.popleft()
+                    if unsent or self._tls is not None:
+                        data = self._gathered(data)
+                    self._rest = data
+                sent = self._sock.send(data)
+                self._rest = _NOTHING if sent == len(data) else memoryview(data)[sent:]
+        except BlockingIOError:
+            return False
         except OSError as error:
             self._end(error)
-            return
-        if everything:
-            self._protocol.resume_writing()
-            self._protocol.pause_writing()
+        return True
 
-    def has_ended(self) -> bool:
-        """Whether the other side has closed it, as far as the socket knows; nothing is read."""
-        return self._closed or self._sock.has_ended()
+    def permit(self) -> None:
+        """Everything has been sent: who waits to write may write on, once."""
+        self._protocol.resume_writing()
+        self._protocol.pause_writing()
 
     def read_what_is_there(self) -> None:
         """Hand on what has arrived already, its end included."""
-        while not self._closed and not self._paused and self._read(None):
+        while not self._closed and not self._paused and self._read():
             pass
 
     def encrypt(self, context: Any, server_hostname: str, agreed: asyncio.Future[None]) -> None:
@@ -178,46 +197,35 @@ class Stream(asyncio.Transport):
 
     # inside
 
-    def _send(self) -> bool:
-        """Send without waiting; whether everything has been sent."""
-        unsent = self._unsent
-        try:
-            while unsent or self._rest:
-                if not self._rest:
-                    self._rest = self._next()
-                self._rest = self._rest[self._sock.send(self._rest) :]
-        except BlockingIOError:
-            return False
-        return True
-
-    def _next(self) -> memoryview:
-        data: Any = self._unsent.popleft()
+    def _gathered(self, data: Any) -> Any:
+        """Bytes to send, put together with those that follow."""
         if self._unsent:
             data = b"".join([data, *self._unsent])
             self._unsent.clear()
-        return memoryview(data if self._tls is None else self._tls.sealed(data))
+        return data if self._tls is None else self._tls.sealed(data)
 
-    def _read(self, seconds: float | None) -> bool:
-        """Receive once and hand it on, without waiting or within so many seconds; whether something has arrived."""
-        sock = self._sock
+    def _read(self) -> bool:
+        """Receive without waiting; whether something has arrived."""
         try:
-            data = sock.recv(READ_SIZE) if seconds is None else sock.recv_within(READ_SIZE, seconds)
-        except (BlockingIOError, TimeoutError) as error:
-            if error.errno != errno.ETIMEDOUT:
-                return False
-            self._end(error)  # the system has given the connection up
-            return False
+            data = self._sock.recv(READ_SIZE)
         except OSError as error:
+            return self._failed(error)
+        self._arrived(data)
+        return bool(data)
+
+    def _failed(self, error: OSError) -> bool:
+        """Receiving has failed, if only because there is nothing."""
+        if not isinstance(error, BlockingIOError | TimeoutError) or error.errno == errno.ETIMEDOUT:
             self._end(error)
-            return False
+        return False
+
+    def _arrived(self, data: bytes) -> None:
         if not data:
             self._end(None)
-            return False
-        if self._tls is None:
+        elif self._tls is None:
             self._feed(data)
         else:
             self._read_sealed(self._tls, data)
-        return True
 
     def _read_sealed(self, tls: TlsLayer, data: bytes) -> None:
         if not tls.is_ready:
@@ -248,7 +256,7 @@ class Stream(asyncio.Transport):
         """Send what TLS itself has to say."""
         told = tls.unsaid()
         if told:
-            self._rest = memoryview(bytes(self._rest) + told)
+            self._rest = bytes(self._rest) + told
             self.flush()
 
     def _end(self, error: Exception | None) -> None:

@@ -43,7 +43,7 @@ def test_names_and_parameters() -> None:
     assert parameters(asyncpg.Connection._cancel_current_command) == ["waiter", "cancel_waiter"]
     assert parameters(asyncpg.Connection._process_log_message) == ["fields", "last_query"]
     assert parameters(asyncpg.Connection._process_notification) == ["pid", "channel", "payload"]
-    assert parameters(asyncpg.Connection._cleanup) == []
+    assert parameters(asyncpg.Connection._cleanup) == parameters(asyncpg.Connection._check_open) == []
     assert parameters(connect_utils._cancel) == ["loop", "addr", "params", "backend_pid", "backend_secret"]
     slots = {name for kind in asyncpg.Connection.__mro__ for name in getattr(kind, "__slots__", ())}
     assert {
@@ -55,7 +55,7 @@ def test_names_and_parameters() -> None:
     assert {"_last_status", "_state"} <= set(prepared_stmt.PreparedStatement.__slots__)
     ours = {name for name in vars(Wire) if name.startswith("_") and not name.startswith("__")}
     theirs = {name for kind in Wire.__mro__[1:] for name in vars(kind)}
-    overridden = {"_cancel_current_command", "_cleanup", "_process_log_message", "_process_notification"}
+    overridden = {"_cancel_current_command", "_check_open", "_cleanup", "_process_log_message", "_process_notification"}
     assert ours & theirs == overridden, "a name of ours hides one of asyncpg's"
 
 
@@ -93,14 +93,14 @@ def test_who_writes_asks_for_permission_first(connection: Connection) -> None:
     """Many rows are written in pieces, each of which waits until the one before was sent."""
     sizes: list[int] = []
     stream = connection._wire.stream
-    send = stream._next
+    gather = stream._gathered
 
-    def measured() -> memoryview:
-        piece = send()
+    def measured(data: Any) -> Any:
+        piece = gather(data)
         sizes.append(len(piece))
         return piece
 
-    stream._next = measured  # type: ignore[method-assign]
+    stream._gathered = measured  # type: ignore[method-assign]
     connection.executemany("SELECT $1::text", (("x" * 1000,) for _ in range(10_000)))
     connection.execute("CREATE TEMP TABLE t (v text)")
     connection.copy_to_table("t", source=(b"x" * 100_000 for _ in range(20)))

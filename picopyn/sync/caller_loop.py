@@ -28,8 +28,11 @@ from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
+import asyncpg
+
 from picopyn.asynchronous.background import unlamented
-from picopyn.sync.stream import WRITE, Stream, wait
+from picopyn.sync.duplex_socket import WRITE, DuplexSocket, wait
+from picopyn.sync.stream import Stream
 
 T = TypeVar("T")
 
@@ -101,6 +104,9 @@ class CallerLoop:
     Attributes:
         create_future: Makes a future of this loop.
         get_debug: False, always.
+        in_use: Held by whoever uses the loop and its connection.
+        has_failed: A call has raised an error since this was set to False.
+        on_interruption: Called when a call was interrupted: nobody knows what is still to be read.
         was_interrupted: A call was interrupted (`KeyboardInterrupt`), and its connection dropped.
         is_stepping: A coroutine is being driven by `step`.
         on_given_up: To be called when what it waits for is given up.
@@ -114,6 +120,9 @@ class CallerLoop:
         # Called for every request, so these are no functions of ours.
         self.create_future: Callable[[], asyncio.Future[Any]] = functools.partial(Answer, loop=_any(self))
         self.get_debug = bool
+        self.in_use = threading.Lock()
+        self.has_failed = False
+        self.on_interruption: Callable[[], object] = int
         self.was_interrupted = False
         self.is_stepping = False
         self.on_given_up: Callable[[Any], object] | None = None
@@ -133,7 +142,10 @@ class CallerLoop:
 
         Raises:
             TimeoutError: The deadline came first.
+            asyncpg.InterfaceError: The loop is in use.
         """
+        if not self.in_use.acquire(False):
+            raise _busy(coroutine)
         future: Any = None
         self.is_stepping = True
         try:
@@ -145,31 +157,53 @@ class CallerLoop:
         except StopIteration as finished:
             result: T = finished.value
             return result
+        except Exception:
+            self.has_failed = True
+            self._end_step(coroutine, future)
+            raise
         except BaseException:
             self._end_step(coroutine, future)
+            self.on_interruption()
             raise
         finally:
             self.is_stepping = False
             if self._ready:
                 self.run_ready()
+            self.in_use.release()
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine in a task, whatever of asyncio it uses.
 
         When it is interrupted (`KeyboardInterrupt`), the task is ended without waiting for anything.
+
+        Raises:
+            asyncpg.InterfaceError: The loop is in use.
         """
-        with self._running():
-            task: asyncio.Task[T] = tasks.Task(coroutine, loop=_any(self))
-            try:
-                while True:
-                    self._run_ready()
-                    if task.done():
-                        break
-                    self._wait()
-            except BaseException:
-                self._end(task)
-                raise
-        return task.result()
+        if not self.in_use.acquire(False):
+            raise _busy(coroutine)
+        try:
+            with self._running():
+                return self._run(coroutine)
+        except Exception:
+            self.has_failed = True
+            raise
+        except BaseException:
+            self.on_interruption()
+            raise
+        finally:
+            self.in_use.release()
+
+    def _run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        task: asyncio.Task[T] = tasks.Task(coroutine, loop=_any(self))
+        try:
+            while True:
+                self._run_ready()
+                if task.done():
+                    return task.result()
+                self._wait()
+        except BaseException:
+            self._end(task)
+            raise
 
     def run_ready(self) -> None:
         """Make the calls that are to be made soon. Nothing is waited for."""
@@ -200,7 +234,8 @@ class CallerLoop:
     def _wait(self) -> None:
         """Wait for a socket or a timer; send meanwhile what is to be sent."""
         for stream in list(self._streams):
-            stream.flush()
+            if stream.flush():
+                stream.permit()
         if self._ready:
             return
         left = self._time_left()
@@ -231,8 +266,8 @@ class CallerLoop:
     def _end_step(self, coroutine: Coroutine[Any, Any, Any], future: Any) -> None:
         """A coroutine has failed, or is not waited for any more: then it sees its wait cancelled."""
         if future is None:
-            return
-        if future.cancel():
+            coroutine.close()
+        elif future.cancel():
             if self.on_given_up is not None:
                 self.on_given_up(future)
             with suppress(asyncio.CancelledError):
@@ -305,14 +340,14 @@ class CallerLoop:
         failed: OSError | None = None
         for family, kind, number, _name, address in await self._look_up(host, port):
             try:
-                return await self._connected(factory, socket.socket(family, kind, number), address)
+                return await self._connected(factory, DuplexSocket(family, kind, number), address)
             except OSError as error:
                 failed = error
         raise failed or OSError(f"{host} has no address")
 
     async def create_unix_connection(self, factory: Callable[[], Any], path: str, **_: Any) -> tuple[Stream, Any]:
         """Connect to a Unix socket."""
-        return await self._connected(factory, socket.socket(socket.AF_UNIX, socket.SOCK_STREAM), path)
+        return await self._connected(factory, DuplexSocket(socket.AF_UNIX, socket.SOCK_STREAM), path)
 
     async def start_tls(self, stream: Stream, protocol: Any, context: Any, *, server_hostname: str, **_: Any) -> Stream:
         """Shake hands; from then on the stream is encrypted."""
@@ -322,11 +357,10 @@ class CallerLoop:
         await agreed
         return stream
 
-    async def _connected(self, factory: Callable[[], Any], sock: socket.socket, address: Any) -> tuple[Stream, Any]:
+    async def _connected(self, factory: Callable[[], Any], sock: DuplexSocket, address: Any) -> tuple[Stream, Any]:
         attempt = _Attempt(sock, self.create_future())
         self._attempts.append(attempt)
         try:
-            sock.setblocking(False)
             with suppress(BlockingIOError):
                 sock.connect(address)
             await attempt.connected
@@ -394,6 +428,11 @@ class _Attempt:
             self.connected.set_exception(OSError(number, os.strerror(number)))
         else:
             self.connected.set_result(None)
+
+
+def _busy(coroutine: Coroutine[Any, Any, Any]) -> asyncpg.InterfaceError:
+    coroutine.close()
+    return asyncpg.InterfaceError("cannot perform operation: another operation is in progress")
 
 
 def _any(loop: CallerLoop) -> Any:

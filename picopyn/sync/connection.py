@@ -69,7 +69,7 @@ class Connection:
         """
         if not args:
             return self._wire.simple_query(query, timeout)
-        _, status, _ = self._open().request(query, args, 0, timeout, with_status=True)
+        _, status, _ = self._wire.request(query, args, 0, timeout, with_status=True)
         return str(status.decode())
 
     def executemany(self, command: str, args: Iterable[Sequence[Any]], *, timeout: float | None = None) -> None:
@@ -79,17 +79,17 @@ class Connection:
 
     def fetch(self, query: str, *args: Any, timeout: float | None = None, record_class: Any = None) -> list[Any]:
         """Run a query; all its rows."""
-        rows: list[Any] = self._open().request(query, args, 0, timeout, record_class=record_class)
+        rows: list[Any] = self._wire.request(query, args, 0, timeout, record_class=record_class)
         return rows
 
     def fetchrow(self, query: str, *args: Any, timeout: float | None = None, record_class: Any = None) -> Any:
         """Run a query; its first row, or None."""
-        rows = self._open().request(query, args, 1, timeout, record_class=record_class)
+        rows = self._wire.request(query, args, 1, timeout, record_class=record_class)
         return rows[0] if rows else None
 
     def fetchval(self, query: str, *args: Any, column: int | str = 0, timeout: float | None = None) -> Any:
         """Run a query; one value of its first row, or None."""
-        rows = self._open().request(query, args, 1, timeout)
+        rows = self._wire.request(query, args, 1, timeout)
         return rows[0][column] if rows else None
 
     def fetchmany(
@@ -312,12 +312,6 @@ class Connection:
     def terminate(self) -> None:
         """Drop it at once; any thread may do that."""
         self._wire.terminate()
-
-    def _open(self) -> Wire:
-        wire = self._wire
-        if wire.is_closed():
-            wire.refuse()
-        return wire
 
 
 def _plain(callback: Callable[..., Any]) -> Callable[..., Any]:

@@ -3,76 +3,25 @@
 Writing never waits and never fails: bytes are kept until somebody waits for the server, and go out then, while what
 comes in is read. So two sides that both write cannot block each other. Whoever produces a lot is held up: `flush` gives
 one permission to write on (`resume_writing`) each time everything has been sent.
-
-Two objects stand for the one socket: one never waits, the other one waits as long as it was told last. So the usual
-wait costs one call into the system's library, and telling it how long is seldom needed.
 """
 
 from __future__ import annotations
 
 import asyncio
 import errno
-import math
-import select
-import socket
 import ssl
-import threading
 import time
 from collections import deque
-from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, Final, Protocol
 
+from picopyn.sync.duplex_socket import PATIENCE, READ, WRITE, DuplexSocket, wait
 from picopyn.sync.tls_layer import TlsLayer
+
+_NOTHING: Final = b""
 
 #: How much is read at once (bytes).
 READ_SIZE: Final = 65536
-
-#: How long the socket waits before it is looked whether to wait on (seconds).
-PATIENCE: Final = 60.0
-
-#: How much later than asked for a wait may end, so that the socket is not told anew for each call (seconds).
-SLACK: Final = 0.02
-
-#: What is waited for.
-READ: Final = 1
-WRITE: Final = 2
-
-#: A TCP connection on which both sides may still send.
-#:
-#: *Source*: Linux, `include/net/tcp_states.h`; it is the first byte of `struct tcp_info` (`include/uapi/linux/tcp.h`).
-_ESTABLISHED: Final = b"\x01"
-_TCP_INFO: Final[int | None] = getattr(socket, "TCP_INFO", None)
-
-
-def wait(awaited: Mapping[int, int], timeout: float | None) -> dict[int, int]:
-    """Wait for one of several sockets.
-
-    Args:
-        awaited: Descriptor → `READ`, `WRITE` or both.
-        timeout: How long (seconds), or None.
-
-    Returns:
-        Descriptor → what has happened, for those to which something has.
-    """
-    if not hasattr(select, "poll"):
-        readers = [descriptor for descriptor, events in awaited.items() if events & READ]
-        writers = [descriptor for descriptor, events in awaited.items() if events & WRITE]
-        readable, writable, broken = select.select(readers, writers, [*awaited], timeout)
-        happened = dict.fromkeys([*readable, *broken], READ)
-        return happened | {descriptor: happened.get(descriptor, 0) | WRITE for descriptor in [*writable, *broken]}
-    poll = select.poll()
-    for descriptor, events in awaited.items():
-        poll.register(descriptor, (select.POLLIN if events & READ else 0) | (select.POLLOUT if events & WRITE else 0))
-    found = poll.poll(None if timeout is None else math.ceil(timeout * 1000))
-    return {descriptor: _happened(flags) for descriptor, flags in found}
-
-
-def _happened(flags: int) -> int:
-    """An error or an end is found out by reading or writing."""
-    if flags & ~(select.POLLIN | select.POLLOUT):
-        return READ | WRITE
-    return (READ if flags & select.POLLIN else 0) | (WRITE if flags & select.POLLOUT else 0)
 
 
 class Owner(Protocol):
@@ -93,23 +42,20 @@ class Stream(asyncio.Transport):
 
     Attributes:
         owner: The same.
+        has_ended: Whether the other side has closed it, as far as the system knows; nothing is read.
     """
 
-    def __init__(self, sock: socket.socket, protocol: Any, owner: Owner) -> None:
+    def __init__(self, sock: DuplexSocket, protocol: Any, owner: Owner) -> None:
         super().__init__()
-        sock.setblocking(False)
+        sock.begin()
         self._sock = sock
-        self._reader = _Reader(sock.family, sock.type, sock.proto, sock.fileno())
-        self._reader.settimeout(PATIENCE)
-        self._told = PATIENCE
         self.owner = owner
         self._tls: TlsLayer | None = None
-        self._agreed: asyncio.Future[None] | None = None
         self._unsent: deque[Any] = deque()
-        self._rest = memoryview(b"")
+        self._rest: Any = _NOTHING
         self._closed = self._ended = self._paused = False
-        self._closing = threading.Lock()
         # asyncpg swallows a `KeyboardInterrupt` that falls into what it calls to write; so that is no function of ours.
+        self.has_ended = sock.has_ended
         self.write = self._unsent.append  # type: ignore[assignment, method-assign]
         self.writelines = self._unsent.extend  # type: ignore[assignment, method-assign]
         self.set_protocol(protocol)
@@ -154,15 +100,15 @@ class Stream(asyncio.Transport):
         """Close it at once."""
         if self._closed:
             return
-        with suppress(OSError, ssl.SSLError):
-            self._send()
-        self._closed = True
-        self._close()
+        with suppress(ssl.SSLError):
+            self.flush()
+        if not self._closed:
+            self._closed = True
+            self._close()
 
     def cut(self) -> None:
         """Make whoever waits for the other side see its end. Safe from any thread."""
-        with self._closing, suppress(OSError):
-            self._sock.shutdown(socket.SHUT_RDWR)
+        self._sock.cut()
 
     # waiting
 
@@ -180,7 +126,7 @@ class Stream(asyncio.Transport):
         if happened & WRITE:
             self.flush()
         if happened & READ and not self._paused:
-            self._read(self._sock)
+            self._read()
 
     def receive(self, deadline: float | None) -> None:
         """Wait for the other side, send meanwhile what is left to send, and hand on what has arrived.
@@ -195,44 +141,46 @@ class Stream(asyncio.Transport):
         if left <= 0:
             raise TimeoutError
         if self._rest:
-            happened = wait({self._sock.fileno(): self.awaited()}, min(left, PATIENCE))
-            for events in happened.values():
+            for events in wait({self.fileno(): self.awaited()}, min(left, PATIENCE)).values():
                 self.react(events)
             return
-        if self._told > left + SLACK or self._told < min(left, PATIENCE) / 2:
-            self._told = min(left, PATIENCE)
-            self._reader.settimeout(self._told)
-        self._read(self._reader)
-
-    def flush(self) -> None:
-        """Send what can be sent now."""
-        if not self._unsent and not self._rest:
-            return
         try:
-            everything = self._send()
+            data = self._sock.recv_within(READ_SIZE, left)
         except OSError as error:
-            self._end(error)
+            self._failed(error)
             return
-        if everything:
-            self._protocol.resume_writing()
-            self._protocol.pause_writing()
+        if data and self._tls is None:
+            self._feed(data)
+        else:
+            self._arrived(data)
 
-    def has_ended(self) -> bool:
-        """Whether the other side has closed it, as far as the socket knows; nothing is read."""
-        if self._closed:
-            return True
+    def flush(self) -> bool:
+        """Send what can be sent now; whether that is everything."""
+        unsent = self._unsent
         try:
-            if _TCP_INFO is not None and self._sock.family != socket.AF_UNIX:
-                return self._sock.getsockopt(socket.IPPROTO_TCP, _TCP_INFO, 1) != _ESTABLISHED
-            return not self._sock.recv(1, socket.MSG_PEEK)
+            while self._rest or unsent:
+                data = self._rest
+                if not data:
+                    data = unsent.popleft()
+                    if unsent or self._tls is not None:
+                        data = self._gathered(data)
+                    self._rest = data
+                sent = self._sock.send(data)
+                self._rest = _NOTHING if sent == len(data) else memoryview(data)[sent:]
         except BlockingIOError:
             return False
-        except OSError:
-            return True
+        except OSError as error:
+            self._end(error)
+        return True
+
+    def permit(self) -> None:
+        """Everything has been sent: who waits to write may write on, once."""
+        self._protocol.resume_writing()
+        self._protocol.pause_writing()
 
     def read_what_is_there(self) -> None:
         """Hand on what has arrived already, its end included."""
-        while not self._closed and not self._paused and self._read(self._sock):
+        while not self._closed and not self._paused and self._read():
             pass
 
     def encrypt(self, context: Any, server_hostname: str, agreed: asyncio.Future[None]) -> None:
@@ -243,56 +191,45 @@ class Stream(asyncio.Transport):
             server_hostname: Whom to ask for.
             agreed: Gets a result, or the error.
         """
-        self._tls = TlsLayer(context, server_hostname)
-        self._agreed = agreed
+        self._tls = TlsLayer(context, server_hostname, agreed)
         self._paused = False
-        self._shake_hands(b"")
+        self._shake_hands(self._tls, b"")
 
     # inside
 
-    def _send(self) -> bool:
-        """Send without waiting; whether everything has been sent."""
-        unsent = self._unsent
-        try:
-            while unsent or self._rest:
-                if not self._rest:
-                    self._rest = self._next()
-                self._rest = self._rest[self._sock.send(self._rest) :]
-        except BlockingIOError:
-            return False
-        return True
-
-    def _next(self) -> memoryview:
-        data: Any = self._unsent.popleft()
+    def _gathered(self, data: Any) -> Any:
+        """Bytes to send, put together with those that follow."""
         if self._unsent:
             data = b"".join([data, *self._unsent])
             self._unsent.clear()
-        return memoryview(data if self._tls is None else self._tls.sealed(data))
+        return data if self._tls is None else self._tls.sealed(data)
 
-    def _read(self, sock: socket.socket) -> bool:
-        """Receive once, and hand it on; whether something has arrived."""
+    def _read(self) -> bool:
+        """Receive without waiting; whether something has arrived."""
         try:
-            data = sock.recv(READ_SIZE)
-        except (BlockingIOError, TimeoutError) as error:
-            if error.errno != errno.ETIMEDOUT:
-                return False
-            self._end(error)  # the system has given the connection up
-            return False
+            data = self._sock.recv(READ_SIZE)
         except OSError as error:
+            return self._failed(error)
+        self._arrived(data)
+        return bool(data)
+
+    def _failed(self, error: OSError) -> bool:
+        """Receiving has failed, if only because there is nothing."""
+        if not isinstance(error, BlockingIOError | TimeoutError) or error.errno == errno.ETIMEDOUT:
             self._end(error)
-            return False
+        return False
+
+    def _arrived(self, data: bytes) -> None:
         if not data:
             self._end(None)
-            return False
-        if self._tls is None:
+        elif self._tls is None:
             self._feed(data)
         else:
             self._read_sealed(self._tls, data)
-        return True
 
     def _read_sealed(self, tls: TlsLayer, data: bytes) -> None:
-        if self._agreed is not None:
-            self._shake_hands(data)
+        if not tls.is_ready:
+            self._shake_hands(tls, data)
             return
         try:
             plain = tls.opened(data)
@@ -305,26 +242,21 @@ class Stream(asyncio.Transport):
         if tls.finished:
             self._end(None)
 
-    def _shake_hands(self, data: bytes) -> None:
-        tls, agreed = self._tls, self._agreed
-        if tls is None or agreed is None:
-            return
+    def _shake_hands(self, tls: TlsLayer, data: bytes) -> None:
         error: Exception | None = None
-        done = True
         try:
-            done = tls.shake_hands(data)
+            tls.shake_hands(data)
         except (ssl.SSLError, ssl.CertificateError) as failed:
             error = failed
         self._say(tls)
-        if done:
-            self._agreed = None
-            _settle(agreed, error)
+        if tls.is_ready or error is not None:
+            tls.settle(error)
 
     def _say(self, tls: TlsLayer) -> None:
         """Send what TLS itself has to say."""
         told = tls.unsaid()
         if told:
-            self._rest = memoryview(bytes(self._rest) + told)
+            self._rest = bytes(self._rest) + told
             self.flush()
 
     def _end(self, error: Exception | None) -> None:
@@ -332,35 +264,16 @@ class Stream(asyncio.Transport):
             return
         self._ended = self._closed = True
         self._close()
-        agreed, self._agreed = self._agreed, None
-        if agreed is not None:
-            _settle(agreed, error or ConnectionResetError(errno.ECONNRESET, "closed during the hand-shake"))
+        if self._tls is not None:
+            self._tls.settle(error or ConnectionResetError(errno.ECONNRESET, "closed during the hand-shake"))
         self._protocol.connection_lost(error)
 
     def _close(self) -> None:
-        with self._closing:
-            self._reader.detach()
-            self._sock.close()
+        self._sock.close()
         self.write = self.writelines = _refuse  # type: ignore[assignment, method-assign]
         self._protocol.resume_writing()
         self.owner.forget(self)
 
 
-class _Reader(socket.socket):
-    """Another object for a socket that belongs to somebody else."""
-
-    def __del__(self) -> None:
-        self.detach()
-
-
 def _refuse(_: Any) -> None:
     raise ConnectionResetError(errno.ECONNRESET, "the connection is closed")
-
-
-def _settle(agreed: asyncio.Future[None], error: Exception | None) -> None:
-    if agreed.done():
-        return
-    if error is None:
-        agreed.set_result(None)
-    else:
-        agreed.set_exception(error)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import ssl
 from typing import Any, Final
 
@@ -15,23 +16,24 @@ class TlsLayer:
     Args:
         context: With what.
         server_hostname: Whom to ask for.
+        agreed: Gets a result when the hand-shake is done, or the error.
 
     Attributes:
         ssl_object: What knows about certificates and ciphers.
+        is_ready: The hand-shake is done.
         finished: The other side has said that nothing more follows.
     """
 
-    def __init__(self, context: ssl.SSLContext, server_hostname: str) -> None:
+    def __init__(self, context: ssl.SSLContext, server_hostname: str, agreed: asyncio.Future[None]) -> None:
         self._incoming = ssl.MemoryBIO()
         self._outgoing = ssl.MemoryBIO()
         self.ssl_object = context.wrap_bio(self._incoming, self._outgoing, server_hostname=server_hostname)
+        self._agreed = agreed
+        self.is_ready = False
         self.finished = False
 
-    def shake_hands(self, received: bytes) -> bool:
+    def shake_hands(self, received: bytes) -> None:
         """Go on with the hand-shake; afterwards there may be something to send (`unsaid`).
-
-        Returns:
-            Whether it is done.
 
         Raises:
             ssl.SSLError: It failed.
@@ -40,8 +42,17 @@ class TlsLayer:
         try:
             self.ssl_object.do_handshake()
         except ssl.SSLWantReadError:
-            return False
-        return True
+            return
+        self.is_ready = True
+
+    def settle(self, error: Exception | None) -> None:
+        """The hand-shake is over; who waits for it is told, once."""
+        if self._agreed.done():
+            return
+        if error is None:
+            self._agreed.set_result(None)
+        else:
+            self._agreed.set_exception(error)
 
     def unsaid(self) -> bytes:
         """What TLS itself has to send."""

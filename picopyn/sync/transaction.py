@@ -36,7 +36,7 @@ class Transaction:
     def start(self) -> None:
         """Begin it."""
         self._wire.run(self._transaction.start())
-        self._wire.erred = False
+        self._wire.caller.has_failed = False
 
     def commit(self) -> None:
         """Make it last.
@@ -70,7 +70,7 @@ class Transaction:
 
     def _commit(self) -> None:
         """COMMIT of a transaction that has failed would roll back, and say nothing about it."""
-        if self._wire.erred:
+        if self._wire.caller.has_failed:
             try:
                 self._wire.simple_query("SELECT 1", None)
             except asyncpg.InFailedSQLTransactionError:

@@ -14,8 +14,9 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Coroutine, Iterator
-from threading import Lock
-from typing import Any, Final, NoReturn, TypeVar, cast
+from functools import partial
+from typing import Any, Final, TypeVar, cast
+from weakref import ReferenceType, ref
 
 import asyncpg
 from asyncpg import exceptions
@@ -40,18 +41,20 @@ class Wire(Connection):
 
     Attributes:
         caller: Runs its coroutines.
-        erred: A call has failed since this was set to False.
         stream: Its socket.
     """
 
-    __slots__ = ("_in_use", "_telling", "_word", "caller", "erred", "stream")
+    __slots__ = ("_has_ended", "_has_limit", "_record_class", "_telling", "_word", "caller", "stream")
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.stream: Stream = self._transport
         self.caller = cast(CallerLoop, self.stream.owner)
-        self.erred = False
-        self._in_use = Lock()
+        self.caller.on_interruption = partial(_drop_interrupted, ref(self))
+        self._has_ended = self.stream.has_ended
+        self._has_limit = self._config.command_timeout is not None
+        protocol: Any = self._protocol
+        self._record_class = protocol.get_record_class()
         self._telling: CancelRequest | None = None
         self._word: asyncio.Future[None] | None = None
 
@@ -69,20 +72,11 @@ class Wire(Connection):
             asyncpg.InterfaceError: Another thread, or a call further up, is using the connection.
         """
         self.is_closed()  # if it has ended, all the rest is read before
-        if not self._in_use.acquire(False):
-            coroutine.close()
-            raise _busy()
         try:
             return self.caller.run(coroutine if limit is None else _limited(coroutine, limit))
-        except Exception:
-            self.erred = True
-            raise
-        except BaseException:
-            self._drop()
-            raise
         finally:
-            self._forget_cancelled()
-            self._in_use.release()
+            if self._telling is not None:
+                self._forget_told(self._telling)
 
     def run_within(
         self, timeout: float | None, call: Callable[..., Coroutine[Any, Any, T]], *args: Any, **kw: Any
@@ -147,15 +141,13 @@ class Wire(Connection):
         Returns:
             The rows, or with the status: rows, status, and whether these are all rows.
         """
-        protocol: Any = self._protocol
-        if protocol is None or self._telling is not None or self._query_loggers:
-            statement = None
-        else:
-            statement = self._stmt_cache.get((query, record_class or protocol.get_record_class(), False))
+        statement = None
+        if self._telling is None and not self._query_loggers and not self._has_ended():
+            statement = self._stmt_cache.get((query, record_class or self._record_class, False))
         if statement is None:
             return self.run(self._request(query, args, limit, timeout, record_class, with_status))
         try:
-            return self.bind_execute(statement, args, limit, timeout, with_status=with_status)
+            return self.bind_execute(statement, args, limit, timeout, with_status)
         except exceptions.OutdatedSchemaCacheError:
             self.run(self.reload_schema_state())
             raise
@@ -166,37 +158,25 @@ class Wire(Connection):
         return self.run(self._request(query, args, limit, timeout, record_class, with_status))
 
     def bind_execute(
-        self, statement: Any, args: tuple[Any, ...], limit: int, timeout: float | None, *, with_status: bool
+        self, statement: Any, args: tuple[Any, ...], limit: int, timeout: float | None, with_status: bool
     ) -> Any:
         """Run a prepared statement; see `request`."""
         protocol: Any = self._protocol
         if self._telling is not None or protocol is None:
             return self.run(self._bind_execute(statement, args, limit, timeout, with_status))
-        seconds = protocol._get_timeout(timeout)
-        deadline = None if seconds is None else time.monotonic() + seconds
-        return self._step(protocol.bind_execute(statement, args, "", limit, with_status, NO_TIMEOUT), deadline)
-
-    def _step(self, coroutine: Any, deadline: float | None) -> Any:
-        if not self._in_use.acquire(False):
-            coroutine.close()
-            raise _busy()
-        try:
-            return self.caller.step(coroutine, self.stream, deadline)
-        except Exception:
-            self.erred = True
-            raise
-        except BaseException:
-            self._drop()
-            raise
-        finally:
-            self._in_use.release()
+        deadline = None
+        if timeout is not None or self._has_limit:
+            seconds = protocol._get_timeout(timeout)
+            deadline = None if seconds is None else time.monotonic() + seconds
+        coroutine = protocol.bind_execute(statement, args, "", limit, with_status, NO_TIMEOUT)
+        return self.caller.step(coroutine, self.stream, deadline)
 
     def simple_query(self, query: str, timeout: float | None) -> str:
         """Run statements without parameters; the status of the last one."""
         protocol: Any = self._protocol
-        plain = timeout is None and self._config.command_timeout is None and not self._query_loggers
+        plain = timeout is None and not self._has_limit and not self._query_loggers
         if plain and self._telling is None and not self.is_closed():
-            status: str = self._step(protocol.query(query, None), None)
+            status: str = self.caller.step(protocol.query(query, None), self.stream, None)
             return status
         return str(self.run(self.execute(query, timeout=timeout)))
 
@@ -205,7 +185,7 @@ class Wire(Connection):
         prepared._check_conn_validity("fetch")
         try:
             rows: list[Any]
-            rows, prepared._last_status, _ = self.bind_execute(prepared._state, args, limit, timeout, with_status=True)
+            rows, prepared._last_status, _ = self.bind_execute(prepared._state, args, limit, timeout, True)
             return rows
         except exceptions.OutdatedSchemaCacheError:
             self.run(self.reload_schema_state())
@@ -242,6 +222,12 @@ class Wire(Connection):
         self._check_open()
         return True
 
+    def _check_open(self) -> None:
+        """Refuse a call on a connection that is closed."""
+        if self.inherited:
+            raise UsageError("this connection belongs to the parent of this process; open one of your own here")
+        super()._check_open()
+
     async def _request(
         self, query: str, args: tuple[Any, ...], limit: int, timeout: Any, record_class: Any, with_status: bool
     ) -> Any:
@@ -260,25 +246,19 @@ class Wire(Connection):
         protocol: Any = self._protocol
         if self._aborted or protocol is None or not protocol.is_connected():
             return True
-        if not self.stream.has_ended():
+        if not self._has_ended():
             return False
-        if self._in_use.acquire(False):
+        if self.caller.in_use.acquire(False):
             try:
                 self.stream.read_what_is_there()
                 self.caller.run_ready()
             finally:
-                self._in_use.release()
+                self.caller.in_use.release()
         return True
-
-    def refuse(self) -> NoReturn:
-        """It is closed: say so."""
-        if self.inherited:
-            raise UsageError("this connection belongs to the parent of this process; open one of your own here")
-        raise asyncpg.InterfaceError("connection is closed")
 
     def terminate(self) -> None:
         """Drop it at once, from any thread. A call that another thread has under way on it ends with an error."""
-        if not self._in_use.acquire(False):
+        if not self.caller.in_use.acquire(False):
             mine: Any = self
             mine._aborted = True
             self.stream.cut()
@@ -286,7 +266,7 @@ class Wire(Connection):
         try:
             self._drop_quietly()
         finally:
-            self._in_use.release()
+            self.caller.in_use.release()
 
     def abort(self) -> None:
         """Drop it although a statement may be running: the server is told that nobody waits for that any more."""
@@ -331,10 +311,9 @@ class Wire(Connection):
             await asyncio.sleep(_GLANCE)
         return telling is not None and telling.arrived
 
-    def _forget_cancelled(self) -> None:
+    def _forget_told(self, telling: CancelRequest) -> None:
         protocol: Any = self._protocol
-        over = self._telling is not None and self._telling.has_ended()
-        if over and protocol is not None and not protocol._is_cancelling():
+        if telling.has_ended() and protocol is not None and not protocol._is_cancelling():
             self._telling = None
 
     # what the server says unasked
@@ -362,10 +341,12 @@ class NamelessWire(NamelessConnection, Wire):
     __slots__ = ()
 
 
+def _drop_interrupted(interrupted: ReferenceType[Wire]) -> None:
+    wire = interrupted()
+    if wire is not None:
+        wire._drop()
+
+
 async def _limited(coroutine: Coroutine[Any, Any, T], seconds: float) -> T:
     async with asyncio.timeout(seconds):
         return await coroutine
-
-
-def _busy() -> asyncpg.InterfaceError:
-    return asyncpg.InterfaceError("cannot perform operation: another operation is in progress")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from random import Random
 from typing import Any, Protocol, TypeVar
 
@@ -12,6 +12,7 @@ from picopyn.asynchronous.config_files import read_file
 from picopyn.asynchronous.control_plane import ControlPlane
 from picopyn.asynchronous.dialect_detection import named_dialect
 from picopyn.asynchronous.household import Household
+from picopyn.asynchronous.lifecycle import State
 from picopyn.asynchronous.sessions import refuse_unsupported
 from picopyn.dialects.base import Capability
 from picopyn.engine.cluster import Cluster
@@ -20,7 +21,7 @@ from picopyn.engine.explain import explain
 from picopyn.engine.journal import Journal
 from picopyn.engine.loan import no_transactions
 from picopyn.engine.place import Place
-from picopyn.engine.request import Request
+from picopyn.engine.request import EXECUTEMANY, EXECUTEMANY_FRESHLY, Request
 from picopyn.engine.statistics import pool_stats
 from picopyn.errors import ConfigError, NotSupported, UsageError
 from picopyn.query_metadata import PreparedStatementMetadata
@@ -39,6 +40,15 @@ CLOSE_GRACE = 10.0
 
 class Life(Protocol):
     """The state of a pool."""
+
+    @property
+    def state(self) -> State:
+        """Where in its life it is."""
+        ...
+
+    def forgotten(self) -> None:
+        """Nobody has the pool any more."""
+        ...
 
     def check_open(self) -> None:
         """Refuse calls before the opening, after the end, and where the pool does not belong."""
@@ -79,6 +89,14 @@ class PoolFacade:
         self._command_timeout = self._settings.command_timeout
         self._is_atomic = False
         self._rng = Random()
+
+    def __repr__(self) -> str:
+        return f"<Pool {self._settings.dsn!r} {self._life.state.value}>"
+
+    def __del__(self) -> None:
+        life: Life | None = getattr(self, "_life", None)
+        if life is not None:
+            life.forgotten()
 
     @property
     def settings(self) -> PoolSettings:
@@ -135,6 +153,31 @@ class PoolFacade:
         self._household = household
         self._control, self._journal = household.control, household.journal
         self._cluster, self._executor = household.cluster, household.executor
+
+    def _request(
+        self,
+        method: str,
+        query: str,
+        args: tuple[Any, ...],
+        timeout: float | None,
+        role: str | None,
+        idempotent: bool | None,
+    ) -> Request:
+        """A call, if the pool may be used here."""
+        raise NotImplementedError
+
+    def _request_of_rows(
+        self,
+        query: str,
+        args: Iterable[Sequence[Any]],
+        timeout: float | None,
+        role: str | None,
+        idempotent: bool | None,
+    ) -> Request:
+        self._check_open()  # before the rows are taken
+        rows = args if isinstance(args, list | tuple) else list(args)
+        method = EXECUTEMANY if self._is_atomic else EXECUTEMANY_FRESHLY
+        return self._request(method, query, (rows,), timeout, role, idempotent)
 
     def _limit(self, request: Request, timeout: float | None) -> None:
         """Give a call its limit: the caller's own, else the pool's `command_timeout`, which there is."""

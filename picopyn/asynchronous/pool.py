@@ -20,7 +20,7 @@ from picopyn.asynchronous.household import Household
 from picopyn.asynchronous.lifecycle import LAST_GRACE, Lifecycle
 from picopyn.asynchronous.transaction import PoolTransaction
 from picopyn.engine.place import Place
-from picopyn.engine.request import EXECUTEMANY, EXECUTEMANY_FRESHLY, Request
+from picopyn.engine.request import Request
 from picopyn.errors import UsageError
 from picopyn.routing.explanation import RouteExplanation
 from picopyn.routing.sharding import ShardingKey
@@ -51,14 +51,6 @@ class Pool(PoolFacade):
     def __init__(self, dsn: str | None = None, *, settings: PoolSettings | None = None, **options: Any) -> None:
         super().__init__(dsn, settings=settings, **options)
         self._life = Lifecycle(f"<Pool {self._settings.dsn!r}>")
-
-    def __repr__(self) -> str:
-        return f"<Pool {self._settings.dsn!r} {self._life.state.value}>"
-
-    def __del__(self) -> None:
-        life: Lifecycle | None = getattr(self, "_life", None)
-        if life is not None:
-            life.forgotten()
 
     # life cycle
 
@@ -234,10 +226,7 @@ class Pool(PoolFacade):
             OutcomeUnknown: Some rows may have taken effect.
             Exception: As for `execute`.
         """
-        self._check_open()  # before the rows are taken
-        rows = args if isinstance(args, list | tuple) else list(args)
-        method = EXECUTEMANY if self._is_atomic else EXECUTEMANY_FRESHLY
-        await self._executor.run(self._request(method, query, (rows,), timeout, role, idempotent))
+        await self._executor.run(self._request_of_rows(query, args, timeout, role, idempotent))
 
     def acquire(
         self,

@@ -21,7 +21,7 @@ from picopyn.asynchronous.lifecycle import LAST_GRACE
 from picopyn.asynchronous.sessions import Sessions
 from picopyn.asynchronous.transport import Dialer
 from picopyn.dialects.base import Dialect
-from picopyn.engine.request import EXECUTEMANY, EXECUTEMANY_FRESHLY, Request
+from picopyn.engine.request import Request
 from picopyn.engine.runtime import Runtime
 from picopyn.errors import UsageError
 from picopyn.routing.explanation import RouteExplanation
@@ -70,14 +70,6 @@ class Pool(PoolFacade):
         self._life = Lifecycle(f"<Pool {self._settings.dsn!r}>")
         self._control_thread: ControlThread
         self._warned = False
-
-    def __repr__(self) -> str:
-        return f"<Pool {self._settings.dsn!r} {self._life.state.value}>"
-
-    def __del__(self) -> None:
-        life: Lifecycle | None = getattr(self, "_life", None)
-        if life is not None:
-            life.forgotten()
 
     # life cycle
 
@@ -235,10 +227,7 @@ class Pool(PoolFacade):
             OutcomeUnknown: Some rows may have taken effect.
             Exception: As for `execute`.
         """
-        self._check_open()  # before the rows are taken
-        rows = args if isinstance(args, list | tuple) else list(args)
-        method = EXECUTEMANY if self._is_atomic else EXECUTEMANY_FRESHLY
-        drive(self._executor.run(self._request(method, query, (rows,), timeout, role, idempotent)))
+        drive(self._executor.run(self._request_of_rows(query, args, timeout, role, idempotent)))
 
     def acquire(
         self,
@@ -364,9 +353,7 @@ class Pool(PoolFacade):
 
     def _warn_about_the_loop(self) -> None:
         self._warned = True
-        text = (
-            "picopyn.sync is used in a running event loop, which stands still meanwhile; use picopyn.asynchronous"
-        )
+        text = "picopyn.sync is used in a running event loop, which stands still meanwhile; use picopyn.asynchronous"
         warnings.warn(text, RuntimeWarning, stacklevel=4)
 
     def _there(self, step: Callable[[], T]) -> T:

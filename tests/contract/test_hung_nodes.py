@@ -108,7 +108,7 @@ async def test_traffic_to_a_frozen_leader_stops(fresh: Fresh, open_pool: OpenPoo
         frozen = time.monotonic()
         stopped = await states.until(cluster.wounded.uuid, "down")
         await load.wait("its calls end", lambda: bool(load.failures("theirs")))
-        in_use = pool.stats().nodes[cluster.wounded.uuid].in_use
+        await load.wait("all of them", lambda: not pool.stats().nodes[cluster.wounded.uuid].in_use)
         late = load.of("ours", began_after=frozen)
         await load.wait("others go on", lambda: len(load.of("ours", began_after=stopped)) > 200)
         await cluster.target.thaw(cluster.wounded)
@@ -120,7 +120,6 @@ async def test_traffic_to_a_frozen_leader_stops(fresh: Fresh, open_pool: OpenPoo
     measured("others' p99 before (s)", _slow_tenth(before))
     measured("others' p99 while it hung (s)", _slow_tenth([done.seconds for done in late]))
     measured("used again after the thaw (s)", load.of("theirs", ended_after=thawed)[0].ended - thawed)
-    assert in_use == 0
     assert 0 < len(lost) <= 10
     assert all(isinstance(done.error, WriteLost) and "it hangs" in str(done.error) for done in lost)
     assert not load.failures("ours")

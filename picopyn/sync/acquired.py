@@ -9,21 +9,28 @@ from __future__ import annotations
 import traceback
 import warnings
 from collections.abc import Callable
-from functools import wraps
 from types import TracebackType
-from typing import Any
+from typing import Any, Final
 
-from picopyn.dialects.base import Capability
-from picopyn.engine.loan import Loan, no_transactions
-from picopyn.errors import NotSupported, UsageError
-from picopyn.settings import check_timeout
+from picopyn.engine.loan import Loan
+from picopyn.errors import UsageError
 from picopyn.sync.connection import Connection
+from picopyn.sync.guarding import Lent
+from picopyn.sync.transaction import Transaction
 from picopyn.topology import Node
 
-#: Methods that only look, or only talk to this side.
-_SEND_NOTHING = frozenset({"is_closed", "is_in_transaction", "get_settings", "get_server_pid", "get_server_version"})
-#: Methods that need transactions.
-_ATOMIC = frozenset({"transaction", "cursor"})
+#: Methods that make something which asks for itself.
+_MAKE: Final = frozenset({"cursor", "transaction"})
+#: Methods that send nothing, and need an open connection.
+_NEED_OPEN: Final = frozenset({"get_settings", "get_server_pid"})
+#: Methods that send nothing at all.
+_LOOK: Final = frozenset({"is_closed", "is_in_transaction", "get_server_version", "get_reset_query"}) | {
+    f"{verb}_{what}" for verb in ("add", "remove") for what in ("log_listener", "termination_listener", "query_logger")
+} | {"query_logger"}  # fmt: skip
+#: Methods whose first argument is a statement that they execute.
+_EXECUTE: Final = frozenset({"execute", "executemany", "fetch", "fetchrow", "fetchval", "fetchmany", "copy_from_query"})
+#: Methods that change something without a statement of the caller's.
+_CHANGE: Final = frozenset({"copy_to_table", "copy_records_to_table"})
 
 
 class AcquiredConnection:
@@ -42,15 +49,24 @@ class AcquiredConnection:
     What runs here is not routed, and never sent twice.
     """
 
-    __slots__ = ("__weakref__", "_connection", "_loan", "_origin", "_pool")
+    __slots__ = ("__weakref__", "_connection", "_guard", "_later", "_loan", "_origin", "_pool", "_wire")
 
-    def __init__(self, loan: Loan, pool: object, origin: traceback.StackSummary | None = None) -> None:
+    def __init__(
+        self,
+        loan: Loan,
+        pool: object,
+        later: Callable[[Callable[[], object]], None],
+        origin: traceback.StackSummary | None = None,
+    ) -> None:
         link: Any = loan.link
         self._loan = loan
-        self._connection = Connection(link.wire)
+        self._later = later
+        self._wire = link.wire
+        self._guard = Lent(loan, self._wire)
+        self._connection = Connection(self._wire, self._guard)
         self._pool = pool
         self._origin = origin
-        link.wire.show_as(self)
+        self._wire.show_as(self)
 
     def __repr__(self) -> str:
         state = "released" if self._loan.released else "held"
@@ -60,19 +76,23 @@ class AcquiredConnection:
         if name.startswith("_"):
             raise AttributeError(name)
         method = getattr(self._connection, name)
-        if not callable(method):
-            return method
-        if name in _ATOMIC and not self._loan.can(Capability.TRANSACTIONS):
-            raise NotSupported(no_transactions(name))
-        return self._guarded(name, method)
+        return method if name in _MAKE else self._guarded(name, method)
 
     def __del__(self) -> None:
+        """This may be any thread, in the middle of anything: nothing is locked here."""
         loan: Loan | None = getattr(self, "_loan", None)
-        if loan is None or loan.released:
+        if loan is None or loan.back or self._wire.inherited:
             return
-        loan.release()
-        where = "" if self._origin is None else "; it was acquired here:\n" + "".join(self._origin.format()).rstrip()
-        warnings.warn(f"{self!r} was never given back to its pool{where}", ResourceWarning, source=self, stacklevel=2)
+        closed = self._wire.was_closed()
+        self._later(loan.forget)
+        if loan.released or closed:
+            return
+        if self._origin is None:
+            where = "; with debug=True this tells where it was acquired"
+        else:
+            where = "; it was acquired here:\n" + "".join(self._origin.format()).rstrip()
+        text = f"{self!r} was never given back to its pool{where}"
+        warnings.warn(text, ResourceWarning, source=self, stacklevel=2)  # last: it may be made an error
 
     @property
     def node(self) -> Node:
@@ -91,8 +111,9 @@ class AcquiredConnection:
         """Give the connection back. A call of another thread that still runs on it is not disturbed.
 
         Raises:
-            UsageError: It was given back before.
+            UsageError: It was given back before, or this is another process.
         """
+        self._guard.check()
         self._loan.release()
 
     def close(self, *, timeout: float | None = None) -> None:
@@ -101,38 +122,32 @@ class AcquiredConnection:
         Args:
             timeout: Limit for the goodbye (seconds).
         """
-        self._loan.check()
-        self._loan.leave()
-        self._connection.close(timeout=timeout)
+        with self._guard.use("close", timeout=timeout):
+            self._loan.leave()
+            self._connection.close(timeout=timeout)
 
     def terminate(self) -> None:
         """Drop the connection at once; it has to be released all the same."""
-        self._loan.check()
-        self._loan.leave()
+        self._guard.leave()
         self._connection.terminate()
 
     def _guarded(self, name: str, method: Callable[..., Any]) -> Callable[..., Any]:
-        loan = self._loan
+        guard = self._guard
 
-        @wraps(method)
         def call(*args: Any, **kwargs: Any) -> Any:
-            if name in _SEND_NOTHING:
-                loan.check()
+            query = "" if name in _CHANGE else None
+            if name in _EXECUTE and args:
+                query = args[0]
+            with guard.use(name, query, timeout=kwargs.get("timeout")):
                 return method(*args, **kwargs)
-            if kwargs.get("timeout") is not None:
-                check_timeout(kwargs["timeout"])
-            loan.begin(name, args[0] if args and isinstance(args[0], str) else "")
-            try:
-                result = method(*args, **kwargs)
-            except BaseException as error:
-                told = loan.end(error)
-                if told is not None:
-                    raise told from error
-                raise
-            loan.end(None)
-            return result
 
-        return call
+        def look(*args: Any, **kwargs: Any) -> Any:
+            guard.check()
+            if name in _NEED_OPEN:
+                guard.alive(name)
+            return method(*args, **kwargs)
+
+        return look if name in _LOOK or name in _NEED_OPEN else call
 
 
 class Acquiring:
@@ -177,27 +192,33 @@ class PoolTransaction:
         options: Of the transaction.
     """
 
-    __slots__ = ("_acquiring", "_options", "_transaction")
+    __slots__ = ("_acquiring", "_options", "_running")
 
     def __init__(self, acquiring: Acquiring, options: dict[str, Any]) -> None:
         self._acquiring = acquiring
         self._options = options
-        self._transaction: Any = None
+        self._running: Transaction | None = None
 
     def __enter__(self) -> AcquiredConnection:
+        if self._running is not None:
+            raise UsageError("this transaction() is already in use; call it again for a second one")
         connection = self._acquiring.__enter__()
         try:
-            self._transaction = connection.transaction(**self._options)
-            self._transaction.__enter__()
+            transaction = connection.transaction(**self._options)
+            transaction.__enter__()
         except BaseException:
             self._acquiring.__exit__(None, None, None)
             raise
+        self._running = transaction
         return connection
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        running, self._running = self._running, None
+        if running is None:
+            return
         try:
-            self._transaction.__exit__(kind, error, trace)
+            running.__exit__(kind, error, trace)
         finally:
             self._acquiring.__exit__(kind, error, trace)

@@ -12,8 +12,10 @@ from types import TracebackType
 from typing import Any
 
 from picopyn.errors import UsageError
+from picopyn.settings import check_timeout
 from picopyn.sync import copying
 from picopyn.sync.cursor import Cursor
+from picopyn.sync.guarding import Free, Guard
 from picopyn.sync.interrupting import Rows
 from picopyn.sync.statement import PreparedStatement
 from picopyn.sync.transaction import Transaction
@@ -31,12 +33,14 @@ class Connection:
 
     Args:
         wire: What it is made of.
+        guard: Is asked by what is made on it; None: nobody lends it.
     """
 
-    __slots__ = ("__weakref__", "_wire")
+    __slots__ = ("__weakref__", "_guard", "_wire")
 
-    def __init__(self, wire: Wire) -> None:
+    def __init__(self, wire: Wire, guard: Guard | None = None) -> None:
         self._wire = wire
+        self._guard: Guard = Free(wire) if guard is None else guard
         wire.show_as(self)
 
     def __enter__(self) -> Connection:
@@ -107,7 +111,7 @@ class Connection:
     ) -> PreparedStatement:
         """Prepare a statement."""
         prepared = self._wire.run(self._wire.prepare(query, name=name, timeout=timeout, record_class=record_class))
-        return PreparedStatement(self._wire, prepared)
+        return PreparedStatement(self._wire, prepared, self._guard, query)
 
     def cursor(
         self,
@@ -126,8 +130,10 @@ class Connection:
             timeout: Limit of each round trip (seconds).
             record_class: Class of the rows.
         """
+        check_timeout(timeout)
+        self._guard.atomic("cursor")
         factory = self._wire.cursor(query, *args, prefetch=prefetch, timeout=timeout, record_class=record_class)
-        return Cursor(self._wire, factory)
+        return Cursor(self._wire, factory, self._guard, query)
 
     def transaction(self, *, isolation: Any = None, readonly: bool = False, deferrable: bool = False) -> Transaction:
         """A transaction, or a savepoint inside one: `with connection.transaction(): …`.
@@ -137,8 +143,9 @@ class Connection:
             readonly: It only reads.
             deferrable: It may wait for a snapshot that needs no checks.
         """
+        self._guard.atomic("transaction")
         made = self._wire.transaction(isolation=isolation, readonly=readonly, deferrable=deferrable)
-        return Transaction(self._wire, made)
+        return Transaction(self._wire, made, self._guard)
 
     # COPY
 

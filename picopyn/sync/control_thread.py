@@ -55,8 +55,12 @@ class ControlThread:
         if threading.get_ident() == self.ident:
             step()
         else:
-            with suppress(RuntimeError):  # the loop is closed
-                self.loop.call_soon_threadsafe(step)
+            self.later(step)
+
+    def later(self, step: Callable[[], object]) -> None:
+        """Take a step there, soon; nothing is locked here, so a finaliser may ask for it."""
+        with suppress(RuntimeError):  # the loop is closed
+            self.loop.call_soon_threadsafe(step)
 
     def call(self, step: Callable[[], T]) -> T:
         """Take a step there, and wait for its result."""

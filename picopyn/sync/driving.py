@@ -5,7 +5,24 @@ from __future__ import annotations
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
+from picopyn.engine.executor import Executor
+from picopyn.engine.request import Request
+
 T = TypeVar("T")
+
+
+def call(executor: Executor, request: Request) -> Any:
+    """Run one call. Interrupted anywhere (`KeyboardInterrupt`), it leaves nothing behind."""
+    try:
+        executor.run(request).send(None)
+    except StopIteration as end:
+        return end.value
+    except Exception:
+        raise
+    except BaseException:
+        executor.forfeit(request)
+        raise
+    raise _suspended()
 
 
 def drive(coroutine: Coroutine[Any, Any, T]) -> T:
@@ -16,4 +33,8 @@ def drive(coroutine: Coroutine[Any, Any, T]) -> T:
         result: T = end.value
         return result
     coroutine.close()
-    raise RuntimeError("a call of the engine waited for an event loop; it must wait for what its runtime gives")
+    raise _suspended()
+
+
+def _suspended() -> RuntimeError:
+    return RuntimeError("a call of the engine waited for an event loop; it must wait for what its runtime gives")

@@ -11,6 +11,7 @@ import threading
 import warnings
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 
 from picopyn.asynchronous import fork
 from picopyn.asynchronous.household import Household
@@ -111,12 +112,17 @@ class Lifecycle:
         self._drop()
 
     def forgotten(self) -> None:
-        """Nobody has the pool any more, and it was never closed: say so, and drop everything."""
-        if self.state in (State.OPENING, State.OPEN):
-            self.terminate()
-            warnings.warn(
-                f"{self._name} was never closed: use `with`, or `pool.close()`", ResourceWarning, stacklevel=3
-            )
+        """Nobody has the pool any more, and it was never closed: say so, and have everything dropped.
+
+        This may be any thread, in the middle of anything: nothing is locked here, and nothing awaited.
+        """
+        if self.state not in (State.OPENING, State.OPEN):
+            return
+        self.state, self.is_open = State.CLOSED, False
+        if self._control is not None:
+            self._control.later(partial(_end, self._control, self._workers, self.household))
+        text = f"{self._name} was never closed: use `with`, or `pool.close()`"
+        warnings.warn(text, ResourceWarning, stacklevel=3)
 
     def disown(self) -> None:
         """In a child process: the pool stays the parent's and refuses here. Its threads are not here."""
@@ -142,6 +148,17 @@ class Lifecycle:
         if workers is not None:
             workers.end()
         control.stop()
+
+
+def _end(control: ControlThread, workers: Workers | None, household: Household | None) -> None:
+    """On the control thread itself: drop everything, and end."""
+    try:
+        if household is not None:
+            household.terminate()
+        if workers is not None:
+            workers.end()
+    finally:
+        control.loop.stop()
 
 
 async def _closing(household: Household, grace: float) -> None:

@@ -30,10 +30,10 @@ from picopyn.settings import PoolSettings, check_timeout
 from picopyn.sync import supported
 from picopyn.sync.acquired import AcquiredConnection, Acquiring, PoolTransaction
 from picopyn.sync.control_thread import ControlThread
-from picopyn.sync.driving import drive
+from picopyn.sync.driving import call, drive
 from picopyn.sync.lifecycle import Lifecycle
 from picopyn.sync.runtime import ThreadsRuntime
-from picopyn.sync.sessions import BlockingSessions
+from picopyn.sync.sessions import BlockingSessions, refuse_coroutines
 from picopyn.sync.wire import NamelessWire, Wire
 from picopyn.sync.workers import Workers
 from picopyn.topology import TopologySnapshot
@@ -67,6 +67,7 @@ class Pool(PoolFacade):
     def __init__(self, dsn: str | None = None, *, settings: PoolSettings | None = None, **options: Any) -> None:
         super().__init__(dsn, settings=settings, **options)
         supported.check()
+        refuse_coroutines(self._settings)
         self._life = Lifecycle(f"<Pool {self._settings.dsn!r}>")
         self._control_thread: ControlThread
         self._warned = False
@@ -154,7 +155,7 @@ class Pool(PoolFacade):
         Returns:
             The server's status, like `"INSERT 0 1"`.
         """
-        result: str = drive(self._executor.run(self._request("execute", query, args, timeout, role, idempotent)))
+        result: str = call(self._executor, self._request("execute", query, args, timeout, role, idempotent))
         return result
 
     def fetch(
@@ -166,7 +167,7 @@ class Pool(PoolFacade):
         idempotent: bool | None = None,
     ) -> list[Any]:
         """Run a query and return all rows; parameters and errors as for `execute`."""
-        rows: list[Any] = drive(self._executor.run(self._request("fetch", query, args, timeout, role, idempotent)))
+        rows: list[Any] = call(self._executor, self._request("fetch", query, args, timeout, role, idempotent))
         return rows
 
     def fetchrow(
@@ -178,7 +179,7 @@ class Pool(PoolFacade):
         idempotent: bool | None = None,
     ) -> Any:
         """Run a query and return its first row, or None; parameters and errors as for `execute`."""
-        return drive(self._executor.run(self._request("fetchrow", query, args, timeout, role, idempotent)))
+        return call(self._executor, self._request("fetchrow", query, args, timeout, role, idempotent))
 
     def fetchval(
         self,
@@ -199,7 +200,7 @@ class Pool(PoolFacade):
             role: See `execute`.
             idempotent: See `execute`.
         """
-        row = drive(self._executor.run(self._request("fetchrow", query, args, timeout, role, idempotent)))
+        row = call(self._executor, self._request("fetchrow", query, args, timeout, role, idempotent))
         return None if row is None else row[column]
 
     def executemany(
@@ -227,7 +228,7 @@ class Pool(PoolFacade):
             OutcomeUnknown: Some rows may have taken effect.
             Exception: As for `execute`.
         """
-        drive(self._executor.run(self._request_of_rows(query, args, timeout, role, idempotent)))
+        call(self._executor, self._request_of_rows(query, args, timeout, role, idempotent))
 
     def acquire(
         self,
@@ -259,8 +260,15 @@ class Pool(PoolFacade):
         origin = traceback.StackSummary.from_list(traceback.extract_stack()[:-1]) if self._settings.debug else None
 
         def take() -> AcquiredConnection:
-            loan = drive(self._executor.acquire(self._loan_request(timeout, place), place))
-            return AcquiredConnection(loan, self, origin)
+            request = self._loan_request(timeout, place)
+            try:
+                loan = drive(self._executor.acquire(request, place))
+                return AcquiredConnection(loan, self, self._control_thread.later, origin)
+            except Exception:
+                raise
+            except BaseException:
+                self._executor.forfeit(request)
+                raise
 
         return Acquiring(take, self._check_open)
 

@@ -5,6 +5,7 @@ What is said to a server, and what a hook may leave behind, is decided where it 
 
 from __future__ import annotations
 
+import inspect
 import logging
 import threading
 import time
@@ -16,6 +17,7 @@ from picopyn.asynchronous.sessions import Sessions, check_set_up, too_slow
 from picopyn.asynchronous.transport import Dialer
 from picopyn.dialects.base import Purpose
 from picopyn.engine.node_pool import HookFailed
+from picopyn.errors import ConfigError, UsageError
 from picopyn.settings import PoolSettings
 from picopyn.sync.caller_loop import CallerLoop
 from picopyn.sync.connection import Connection
@@ -27,6 +29,18 @@ _LOG = logging.getLogger(__name__)
 
 #: Calls something after so many seconds, in whatever thread, unless what it gives is called before.
 Alarm = Callable[[float, Callable[[], None]], Callable[[], None]]
+
+
+def refuse_coroutines(settings: PoolSettings) -> None:
+    """Refuse hooks that have to be awaited: here is nobody to do so.
+
+    Raises:
+        ConfigError: There are such; it names them.
+    """
+    hooks = {"after_connect": settings.after_connect, "reset": settings.reset}
+    wrong = [name for name, hook in hooks.items() if _is_awaited(hook)]
+    if wrong:
+        raise ConfigError([f"{name} must be a plain function here, not a coroutine function" for name in wrong])
 
 
 class BlockingSessions:
@@ -68,7 +82,7 @@ class BlockingSessions:
         try:
             wire.forget_callbacks()
             if callable(self._reset):
-                self._reset(Connection(wire))
+                _plainly(self._reset, wire)
             else:
                 wire.run(self._sessions.clear(wire))
                 self._set_up(wire)
@@ -85,12 +99,24 @@ class BlockingSessions:
         expired = threading.Event()
         still = self._alarm(self._hook_timeout, partial(_expire, expired, wire))
         try:
-            self._hook(Connection(wire))
+            _plainly(self._hook, wire)
         except Exception as error:
             raise HookFailed from (too_slow(self._hook_timeout) if expired.is_set() else error)
         finally:
             still()
         check_set_up(wire)
+
+
+def _is_awaited(hook: Any) -> bool:
+    return inspect.iscoroutinefunction(hook) or inspect.iscoroutinefunction(getattr(hook, "__call__", None))  # noqa: B004
+
+
+def _plainly(hook: Callable[[Connection], object], wire: Wire) -> None:
+    """Call a hook; what it made and nobody awaits is an error."""
+    made = hook(Connection(wire))
+    if inspect.iscoroutine(made):
+        made.close()
+        raise UsageError("the hook gave a coroutine; a hook of a pool of threads is a plain function")
 
 
 def _expire(expired: threading.Event, wire: Wire) -> None:

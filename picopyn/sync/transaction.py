@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from types import TracebackType
-from typing import Any, Final
+from typing import Any
 
 import asyncpg
 
+from picopyn.asynchronous.borrowed import ROLLBACK_TIMEOUT
 from picopyn.errors import UsageError
+from picopyn.sync.guarding import Guard
 from picopyn.sync.wire import Wire
-
-#: How long the rollback of a block that ends with an error may take before the connection is dropped, which rolls back
-#: as well (seconds).
-ROLLBACK_TIMEOUT: Final = 1.0
 
 
 class Transaction:
@@ -24,24 +22,28 @@ class Transaction:
     Args:
         wire: Its connection.
         transaction: asyncpg's transaction.
+        guard: Is asked before anything is sent.
     """
 
-    __slots__ = ("_in_block", "_transaction", "_wire")
+    __slots__ = ("_guard", "_in_block", "_transaction", "_wire")
 
-    def __init__(self, wire: Wire, transaction: Any) -> None:
+    def __init__(self, wire: Wire, transaction: Any, guard: Guard) -> None:
         self._wire = wire
         self._transaction = transaction
+        self._guard = guard
         self._in_block = False
 
     def start(self) -> None:
         """Begin it."""
-        self._wire.run(self._transaction.start())
-        self._wire.caller.has_failed = False
+        with self._guard.use("start"):
+            self._wire.run(self._transaction.start())
+            self._guard.begin()
 
     def commit(self) -> None:
         """Make it last.
 
         Raises:
+            OutcomeUnknown: The connection, on loan from a pool, broke before the server answered.
             asyncpg.InFailedSQLTransactionError: A statement in it failed; all of it was rolled back.
         """
         self._not_in_block("commit")
@@ -50,7 +52,7 @@ class Transaction:
     def rollback(self) -> None:
         """Undo it."""
         self._not_in_block("rollback")
-        self._wire.run(self._transaction.rollback())
+        self._rollback()
 
     def __enter__(self) -> Transaction:
         if self._in_block:
@@ -65,24 +67,31 @@ class Transaction:
         self._in_block = False
         if error is None:
             self._commit()
-        elif not self._wire.is_closed():
+        elif not self._guard.is_over and not self._wire.is_closed():
             self._roll_back_in_time()
 
     def _commit(self) -> None:
         """COMMIT of a transaction that has failed would roll back, and say nothing about it."""
-        if self._wire.caller.has_failed:
-            try:
-                self._wire.simple_query("SELECT 1", None)
-            except asyncpg.InFailedSQLTransactionError:
-                self._wire.run(self._transaction.rollback())
-                raise
-        self._wire.run(self._transaction.commit())
+        with self._guard.use("commit", decides=True):
+            if self._guard.has_failed:
+                try:
+                    self._wire.simple_query("SELECT 1", None)
+                except asyncpg.InFailedSQLTransactionError:
+                    self._wire.run(self._transaction.rollback())
+                    raise
+            self._wire.run(self._transaction.commit())
+
+    def _rollback(self, limit: float | None = None) -> None:
+        with self._guard.use("rollback"):
+            self._wire.run(self._transaction.rollback(), limit)
 
     def _roll_back_in_time(self) -> None:
         try:
-            self._wire.run(self._transaction.rollback(), ROLLBACK_TIMEOUT)
+            self._rollback(ROLLBACK_TIMEOUT)
         except Exception:  # the error that ended the block goes on; dropping the connection rolls back
-            self._wire.terminate()
+            if not self._guard.is_over:
+                self._guard.leave()
+                self._wire.terminate()
 
     def _not_in_block(self, name: str) -> None:
         if self._in_block:

@@ -48,9 +48,13 @@ class ThreadWaiter(Generic[T]):
         return self._value  # type: ignore[return-value]
 
     def _decide(self, value: T | None, error: BaseException | None) -> bool:
-        with self._guard:
-            if self._decided:
-                return False
-            self._value, self._error, self._decided = value, error, True
-        self._bell.release()
+        rings = False
+        try:
+            with self._guard:
+                if self._decided:
+                    return False
+                self._value, self._error, self._decided, rings = value, error, True, True
+        finally:  # also for who is interrupted here
+            if rings:
+                self._bell.release()
         return True

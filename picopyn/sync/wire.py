@@ -243,8 +243,7 @@ class Wire(Connection):
 
     def is_closed(self) -> bool:
         """Whether it is known to be unusable; that the server has closed it is seen without asking."""
-        protocol: Any = self._protocol
-        if self._aborted or protocol is None or not protocol.is_connected():
+        if self.was_closed():
             return True
         if not self._has_ended():
             return False
@@ -253,6 +252,11 @@ class Wire(Connection):
                 self.stream.read_what_is_there()
                 self.caller.run_ready()
         return True
+
+    def was_closed(self) -> bool:
+        """Whether that was seen already; nothing is looked at, so a finaliser may ask."""
+        protocol: Any = self._protocol
+        return bool(self._aborted or protocol is None or not protocol.is_connected())
 
     def terminate(self) -> None:
         """Drop it at once, from any thread. A call that another thread has under way on it ends with an error."""

@@ -13,7 +13,6 @@ import pytest
 
 from picopyn.asynchronous import Pool
 from picopyn.testing import PicodataCluster, TierShape
-from tests import threads
 from tests.contract.target import Capability, EmbeddedTarget, Member, RealTarget, Target
 
 T = TypeVar("T")
@@ -102,13 +101,12 @@ async def _repair(target: RealTarget, members: list[Member]) -> None:
 
 
 @pytest.fixture
-async def open_pool(facade: str) -> AsyncIterator[OpenPool]:
+async def open_pool(pool_class: Any) -> AsyncIterator[OpenPool]:
     """A function like `Pool(…)` whose pools are opened, and closed at the end of the test."""
     pools: list[Any] = []
-    kind: Any = Pool if facade == "asynchronous" else threads.Pool
 
     async def open_it(dsn: str, **options: Any) -> Any:
-        pool = kind(dsn, **options)
+        pool = pool_class(dsn, **options)
         pools.append(pool)
         await pool.open()
         return pool

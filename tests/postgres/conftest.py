@@ -16,7 +16,6 @@ import pytest
 
 from picopyn.asynchronous import Pool
 from picopyn.testing import PostgresServer
-from tests import threads
 
 OpenPool = Callable[..., Coroutine[Any, Any, Pool]]
 
@@ -73,13 +72,12 @@ async def admin(postgres: PostgresServer) -> AsyncIterator[Any]:
 
 
 @pytest.fixture
-async def open_pool(facade: str) -> AsyncIterator[OpenPool]:
+async def open_pool(pool_class: Any) -> AsyncIterator[OpenPool]:
     """A function like `Pool(…)` whose pools are opened, and closed at the end of the test."""
     pools: list[Any] = []
-    kind: Any = Pool if facade == "asynchronous" else threads.Pool
 
     async def open_it(dsn: str = "", **options: Any) -> Any:
-        pool = kind(dsn, **options)
+        pool = pool_class(dsn, **options)
         pools.append(pool)
         return await pool.open()
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import inspect
 from collections.abc import Callable, Generator
 from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
@@ -26,7 +27,21 @@ _AT_ONCE = {
     "is_in_transaction",
     "is_released",
     "release",
+    "get_server_pid",
+    "get_server_version",
+    "get_settings",
+    "get_reset_query",
+    "get_name",
+    "get_query",
+    "get_statusmsg",
+    "get_parameters",
+    "get_attributes",
+    "query_logger",
+    *(f"{verb}_{what}" for verb in ("add", "remove") for what in ("log_listener", "termination_listener")),
+    *(f"{verb}_query_logger" for verb in ("add", "remove")),
 }
+
+_END = object()
 
 
 class _Threads:
@@ -88,18 +103,77 @@ class _Transaction(_Awaited):
         await self._threads.call(self._inner.__exit__, *how)
 
 
+class _Cursor(_Awaited):
+    """A cursor, awaited or iterated over."""
+
+    def __await__(self) -> Generator[Any, None, Any]:
+        return self._opened().__await__()
+
+    async def _opened(self) -> _Cursor:
+        iter(self._inner)  # refuses where there is none; the cursor is opened by its first use
+        return self
+
+    def __aiter__(self) -> _Rows:
+        return _Rows(self._threads, iter(self._inner))
+
+
+class _Rows(_Awaited):
+    """The rows of a cursor."""
+
+    def __aiter__(self) -> _Rows:
+        return self
+
+    async def __anext__(self) -> Any:
+        row = await self._threads.call(next, self._inner, _END)
+        if row is _END:
+            raise StopAsyncIteration
+        return row
+
+
+class _Statement(_Awaited):
+    """A prepared statement, awaited."""
+
+    def cursor(self, *args: Any, **options: Any) -> _Cursor:
+        return _Cursor(self._threads, self._inner.cursor(*args, **options))
+
+
 class _Connection(_Awaited):
     """A connection on loan, awaited."""
 
+    def __repr__(self) -> str:
+        return repr(self._inner)
+
+    def __eq__(self, other: object) -> bool:
+        """Callbacks get the connection itself."""
+        return self._inner is getattr(other, "_inner", other)
+
+    def __hash__(self) -> int:
+        return hash(self._inner)
+
     def transaction(self, **options: Any) -> _Transaction:
         return _Transaction(self._threads, self._inner.transaction(**options))
+
+    def cursor(self, query: str, *args: Any, **options: Any) -> _Cursor:
+        return _Cursor(self._threads, self._inner.cursor(query, *args, **options))
+
+    async def prepare(self, *args: Any, **options: Any) -> _Statement:
+        return _Statement(self._threads, await self._threads.call(self._inner.prepare, *args, **options))
+
+
+def _plain(threads: _Threads, hook: Callable[..., Any]) -> Callable[[Any], Any]:
+    """A hook for threads out of one that is awaited: it runs in an event loop of its own."""
+    return lambda connection: asyncio.run(hook(_Connection(threads, connection)))
 
 
 class Pool(_Awaited):
     """`picopyn.sync.Pool`, awaited."""
 
     def __init__(self, dsn: str | None = None, **options: Any) -> None:
-        super().__init__(_Threads(), sync.Pool(dsn, **options))
+        threads = _Threads()
+        for name in ("after_connect", "init", "reset"):
+            if inspect.iscoroutinefunction(options.get(name)):
+                options[name] = _plain(threads, options[name])
+        super().__init__(threads, sync.Pool(dsn, **options))
 
     async def open(self) -> Pool:
         await self._threads.call(self._inner.open)
@@ -121,4 +195,4 @@ class Pool(_Awaited):
         return _Block(self._threads, self._inner.transaction(**options))
 
     async def release(self, connection: Any) -> None:
-        await self._threads.call(self._inner.release, connection._inner)
+        await self._threads.call(self._inner.release, getattr(connection, "_inner", connection))

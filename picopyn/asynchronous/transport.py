@@ -83,6 +83,12 @@ class Dialer:
         self._pace = Pace()
         self._is_dear = self._security.plan.may_encrypt or settings.password is not None
 
+    def of_kinds(self, kinds: tuple[type[Connection], type[Connection]]) -> Dialer:
+        """One that opens connections of other kinds, with the same credentials."""
+        other = Dialer(self._settings, self._dialect, self._passwords, self._security, kinds)
+        other.credentials = self.credentials
+        return other
+
     @property
     def knock(self) -> Knock:
         """How to ask these servers for a first word."""

@@ -219,6 +219,13 @@ class NodePool:
             idle = self.slots.expire(now, "lifetime")
         self._close(idle)
 
+    def discard_broken(self) -> None:
+        """Find out which idle connections have ended; who is told of it, is told as always."""
+        with self._lock:
+            for link in self.slots.idle:
+                if link.is_closed():
+                    self.slots.lost(link)
+
     def expire_all(self) -> None:
         """The same for all connections, whatever their age."""
         with self._lock:

@@ -14,7 +14,6 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from picopyn.asynchronous.assembly import assemble
-from picopyn.asynchronous.config_files import PasswordFile
 from picopyn.asynchronous.facade import CLOSE_GRACE, PoolFacade
 from picopyn.asynchronous.household import Household
 from picopyn.asynchronous.lifecycle import LAST_GRACE
@@ -372,11 +371,8 @@ class Pool(PoolFacade):
             self._life.household = self._household = household
 
         def make_runtime(sessions: Sessions, dialer: Dialer, dialect: Dialect) -> Runtime:
-            settings = self._settings
-            kinds = (Wire, NamelessWire)
-            own = Dialer(settings, dialect, PasswordFile(settings.passfile), self._security, kinds)
-            own.credentials = dialer.credentials
-            blocking = BlockingSessions(settings, own, sessions, control.alarm)
+            own = dialer.of_kinds((Wire, NamelessWire))
+            blocking = BlockingSessions(self._settings, own, sessions, control.alarm)
             return ThreadsRuntime(control, workers, sessions, blocking)
 
         self._control_thread = control

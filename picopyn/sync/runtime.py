@@ -34,7 +34,12 @@ class ThreadsRuntime:
         workers: Do what blocks.
         sessions: Open the connections of the control thread itself.
         blocking: Open and look after the connections of callers.
+
+    Attributes:
+        look_every: How often idle connections are looked at (seconds); nobody listens to them.
     """
+
+    look_every = 0.5
 
     def __init__(
         self, control: ControlThread, workers: Workers, sessions: Sessions, blocking: BlockingSessions
@@ -72,7 +77,8 @@ class ThreadsRuntime:
         link = await self._workers.run(partial(self._blocking.open, node, purpose), _drop)
         if link.is_closed():
             raise ConnectionError("the connection broke while it was being set up")
-        link.tell_when_lost(lambda lost: self._control.post(partial(on_lost, lost)))
+        # Never at once: it may be seen where accounts are locked.
+        link.tell_when_lost(lambda lost: self._control.later(partial(on_lost, lost)))
         return link
 
     async def restore_link(self, link: Any, deadline: float) -> bool:

@@ -36,6 +36,7 @@ class Workers:
         self._guard = threading.Lock()
         self._free = 0
         self._count = 0
+        self._has_ended = False
 
     async def run(self, work: Callable[[], T], forgo: Callable[[T], object]) -> T:
         """Have something done, in an empty context.
@@ -55,11 +56,17 @@ class Workers:
                 self._back(lambda: _settle(answer, result, forgo), lambda: forgo(result))
 
         self._hand_over(do)
-        return await answer
+        try:
+            return await answer
+        except asyncio.CancelledError:
+            if answer.done() and not answer.cancelled() and answer.exception() is None:  # it came in the same moment
+                forgo(answer.result())
+            raise
 
     def end(self) -> None:
-        """Let the threads go that have nothing to do."""
+        """Let the threads go that have nothing to do. From now on nobody wants what is still being done."""
         with self._guard:
+            self._has_ended = True
             free = self._free
         for _ in range(free):
             self._work.put(None)
@@ -94,10 +101,14 @@ class Workers:
             return self._work.get()
 
     def _back(self, step: Callable[[], object], otherwise: Callable[[], object] | None = None) -> None:
-        try:
-            self._loop.call_soon_threadsafe(step)
-        except RuntimeError:  # the loop is closed
-            if otherwise is not None:
+        """Let it be known there, where anybody is left who listens."""
+        with self._guard:
+            if not self._has_ended:
+                with suppress(RuntimeError):  # the loop is closed
+                    self._loop.call_soon_threadsafe(step)
+                    return
+        if otherwise is not None:
+            with suppress(Exception):
                 otherwise()
 
 

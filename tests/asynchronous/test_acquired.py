@@ -176,7 +176,6 @@ async def test_a_copy_whose_source_fails_costs_nobody_an_answer(pool: Pool) -> N
     assert await pool.fetchval("SELECT 8") == 8
 
 
-@pytest.mark.parametrize("facade", FACADES, indirect=True)
 async def test_listeners_get_the_held_connection(pool: Pool, watch: Watch) -> None:
     """And stop with the release."""
     heard: asyncio.Queue[tuple[Any, ...]] = asyncio.Queue()
@@ -601,7 +600,6 @@ async def collected(step: Coroutine[Any, Any, None]) -> None:
     gc.collect()
 
 
-@pytest.mark.parametrize("facade", FACADES, indirect=True)
 async def test_a_forgotten_connection_is_told_and_goes_back(pool: Pool) -> None:
     """When nobody can give it back any more; in debug mode with where it was acquired."""
 
@@ -614,7 +612,6 @@ async def test_a_forgotten_connection_is_told_and_goes_back(pool: Pool) -> None:
     assert await pool.fetchval("SELECT 2", timeout=1) == 2
 
 
-@pytest.mark.parametrize("facade", FACADES, indirect=True)
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 async def test_a_forgotten_connection_goes_back_even_where_warnings_are_errors(pool: Pool) -> None:
     """The warning is the last thing that happens."""
@@ -626,7 +623,6 @@ async def test_a_forgotten_connection_goes_back_even_where_warnings_are_errors(p
     assert await pool.fetchval("SELECT 2", timeout=1) == 2
 
 
-@pytest.mark.parametrize("facade", FACADES, indirect=True)
 async def test_a_forgotten_connection_that_broke_frees_its_place(pool: Pool) -> None:
     """The transport may give up a connection without telling anybody; there is nothing to warn of."""
 
@@ -638,7 +634,6 @@ async def test_a_forgotten_connection_that_broke_frees_its_place(pool: Pool) -> 
     assert await pool.fetchval("SELECT 2", timeout=1) == 2
 
 
-@pytest.mark.parametrize("facade", FACADES, indirect=True)
 async def test_in_debug_mode_the_warning_tells_where_it_was_acquired(watch: Watch) -> None:
     """The stack of the `acquire` call."""
     async with watch.pool(max_size=1, debug=True) as pool:
@@ -657,7 +652,6 @@ async def test_in_debug_mode_the_warning_tells_where_it_was_acquired(watch: Watc
         assert await pool.fetchval("SELECT 2", timeout=1) == 2
 
 
-@pytest.mark.parametrize("facade", FACADES, indirect=True)
 async def test_a_connection_given_back_in_time_is_no_leak(pool: Pool) -> None:
     """No warning, whatever is collected."""
     with warnings.catch_warnings():
@@ -669,7 +663,6 @@ async def test_a_connection_given_back_in_time_is_no_leak(pool: Pool) -> None:
         gc.collect()
 
 
-@pytest.mark.parametrize("facade", FACADES, indirect=True)
 async def test_another_loop_is_refused(pool: Pool) -> None:
     """With a clear error and at once; the loop it belongs to notices nothing."""
     connection = await pool.acquire()

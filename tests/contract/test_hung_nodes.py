@@ -7,6 +7,7 @@ import statistics
 import time
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
+from typing import Any
 
 import asyncpg
 import pytest
@@ -127,6 +128,7 @@ async def test_traffic_to_a_frozen_leader_stops(fresh: Fresh, open_pool: OpenPoo
     assert states.of(cluster.healthy.uuid) == []
 
 
+@pytest.mark.parametrize("facade", FACADES, indirect=True)
 async def test_how_soon_traffic_stops(fresh: Fresh, open_pool: OpenPool, measured: Measured, full_size: bool) -> None:
     """Frozen and thawed again and again under 50 tasks; every time it is found, and used again."""
     cluster = await two(fresh, Capability.FREEZE, auto_offline_timeout=600.0)
@@ -158,6 +160,7 @@ async def test_how_soon_traffic_stops(fresh: Fresh, open_pool: OpenPool, measure
     assert states.of(cluster.healthy.uuid) == []
 
 
+@pytest.mark.parametrize("facade", FACADES, indirect=True)
 @pytest.mark.parametrize("how", ["mute", "freeze"])
 async def test_a_node_behind_a_dead_link_is_found_and_found_again(
     target: Target, open_pool: OpenPool, measured: Measured, how: str
@@ -187,11 +190,14 @@ async def test_a_node_behind_a_dead_link_is_found_and_found_again(
         await pool.close(grace=1)
 
 
-async def test_closing_with_a_frozen_node_ends_with_the_grace(fresh: Fresh, measured: Measured) -> None:
+@pytest.mark.parametrize("facade", FACADES, indirect=True)
+async def test_closing_with_a_frozen_node_ends_with_the_grace(
+    pool_class: Any, fresh: Fresh, measured: Measured
+) -> None:
     """Calls in flight have the grace; then everything is dropped, whoever does not say goodbye."""
     cluster = await two(fresh, Capability.FREEZE)
     for member in (cluster.wounded, cluster.healthy):
-        pool = await Pool(cluster.target.dsn).open()
+        pool = await pool_class(cluster.target.dsn).open()
         await cluster.learn(pool)
         keys = cluster.theirs if member is cluster.wounded else cluster.ours
         await cluster.target.freeze(member)
@@ -245,6 +251,7 @@ async def _borrow(pool: Pool, uuid: str) -> AcquiredConnection:
     return connection
 
 
+@pytest.mark.parametrize("facade", FACADES, indirect=True)
 async def test_an_overloaded_server_is_not_down(fresh: Fresh, open_pool: OpenPool, measured: Measured) -> None:
     """All places for running statements are taken; it answers what is only planned, and new connections too."""
     cluster = await two(fresh, Capability.KILL, Capability.COUNT_HANGING, auto_offline_timeout=600.0)

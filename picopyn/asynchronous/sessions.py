@@ -95,7 +95,7 @@ class Sessions:
         if callable(self._reset):
             await self._reset(connection)
             return
-        await self._clear(connection)
+        await self.clear(connection)
         if self._hook is not None:
             await self._set_up(connection, self._hook)
 
@@ -109,23 +109,15 @@ class Sessions:
             async with own:
                 await hook(connection)
         except Exception as error:
-            raise HookFailed from (self._too_slow() if own.expired() else error)
+            raise HookFailed from (too_slow(self._hook_timeout) if own.expired() else error)
         except asyncio.CancelledError as error:
             if was_cancelled():
                 raise
             raise HookFailed from RuntimeError(f"after_connect was cancelled from inside: {error!r}")
-        if connection.is_closed():
-            raise HookFailed from ConnectionError("the connection was lost in after_connect")
-        if connection.is_in_transaction():
-            raise HookFailed from RuntimeError("after_connect left a transaction open")
+        check_set_up(connection)
 
-    def _too_slow(self) -> AcquireTimeout:
-        return AcquireTimeout(
-            f"after_connect did not finish within {self._hook_timeout:g} s; nothing was sent. "
-            "Make it faster, or raise after_connect_timeout"
-        )
-
-    async def _clear(self, connection: Connection) -> None:
+    async def clear(self, connection: Connection) -> None:
+        """Say what makes a session as good as new, as far as the server knows it."""
         wanted = [text for text in RESET if text not in self._refused]
         if not wanted:
             return
@@ -147,6 +139,26 @@ class Sessions:
                 self._refused.add(text)
                 sqlstate = getattr(error, "sqlstate", None)
                 _LOG.warning("the server refuses %r (%s); resets leave it out from now on", text, sqlstate)
+
+
+def check_set_up(connection: Connection) -> None:
+    """Look at a connection after its hook.
+
+    Raises:
+        HookFailed: It cannot be used.
+    """
+    if connection.is_closed():
+        raise HookFailed from ConnectionError("the connection was lost in after_connect")
+    if connection.is_in_transaction():
+        raise HookFailed from RuntimeError("after_connect left a transaction open")
+
+
+def too_slow(limit: float) -> AcquireTimeout:
+    """What callers are told when the hook took longer than its limit (seconds)."""
+    return AcquireTimeout(
+        f"after_connect did not finish within {limit:g} s; nothing was sent. "
+        "Make it faster, or raise after_connect_timeout"
+    )
 
 
 def refuse_unsupported(settings: PoolSettings, dialect: Dialect) -> None:

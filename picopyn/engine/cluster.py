@@ -281,6 +281,11 @@ class Cluster:
             for link in list(pool.slots.held):
                 self.flights.end(link, reason or "")
 
+    def forfeit(self, owner: object) -> None:
+        """A call was interrupted where no clean-up runs: what it held is dropped, and nobody waits for it."""
+        for link in self._pools.forfeit(owner):
+            self.flights.aloft.pop(link, None)
+
     def search_leaders(self) -> None:
         """Calls in flight may wait, at a server, for a leader that is away: look whether there is another one."""
         away = frozenset(

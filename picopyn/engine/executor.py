@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable
 from enum import Enum
+from functools import partial
 from typing import Any, Final, NoReturn
 
 from picopyn.dialects.base import Capability, Dialect
@@ -102,7 +103,7 @@ class Executor:
                 continue
             for candidate in plan.candidates:
                 pool = self._pools.get(candidate.key) or self._cluster.pool(candidate)
-                link = pool.try_take() or await self._queue(request, candidate, pool, version)
+                link = pool.try_take(request) or await self._queue(request, candidate, pool, version)
                 if link is not None:
                     request.node = pool.node
                     self._aloft[link] = request
@@ -148,12 +149,16 @@ class Executor:
                 if version != self._changes.version:
                     break
                 pool = self._cluster.pool(candidate)
-                link = pool.try_take() or await self._take(request, pool)
+                link = pool.try_take(request) or await self._take(request, pool)
                 if link is not None:
-                    return Loan(self._lender, pool, link)
+                    return Loan(self._lender, pool, link, request)
             else:
                 rounds += 1
                 await self._pause(request, rounds, version)
+
+    def forfeit(self, request: Request) -> None:
+        """A call was interrupted, wherever it was (`KeyboardInterrupt`): nothing stays with it."""
+        self._cluster.runtime.post(partial(self._cluster.forfeit, request))
 
     def leaders_moved(self, replicasets: frozenset[str]) -> None:
         """Leaders have changed: what that may have left hanging is ended after a short grace."""
@@ -174,7 +179,7 @@ class Executor:
 
     async def _take(self, request: Request, pool: NodePool) -> Link | None:
         try:
-            return await pool.take(self._patience(request))
+            return await pool.take(self._patience(request), request)
         except NodeUnreachable as error:
             self._unreachable(request, pool.node, error)
             return None

@@ -99,6 +99,13 @@ class AsyncioJob:
         await job
 
 
+def start(loop: asyncio.AbstractEventLoop, job: Coroutine[Any, Any, None], name: str) -> AsyncioJob:
+    """Start a job on a loop, in its thread, in an empty context; what it raises is logged, never lost."""
+    started = AsyncioJob(loop, job, name)
+    started.task.add_done_callback(_report)
+    return started
+
+
 class AsyncioRuntime:
     """Time, waiting, jobs and connections for a pool that lives on one event loop.
 
@@ -130,9 +137,7 @@ class AsyncioRuntime:
 
     def spawn(self, job: Coroutine[Any, Any, None], name: str) -> Job:
         """Start a task in an empty context; what it raises is logged, never lost."""
-        started = AsyncioJob(self._loop, job, name)
-        started.task.add_done_callback(_report)
-        return started
+        return start(self._loop, job, name)
 
     async def settle(self, jobs: Iterable[Job], deadline: float) -> None:
         """Wait until the jobs have ended, at most until the deadline."""

@@ -104,7 +104,8 @@ class CallerLoop:
     Attributes:
         create_future: Makes a future of this loop.
         get_debug: False, always.
-        in_use: Held by whoever uses the loop and its connection.
+        in_use: Held by whoever uses the loop and its connection. It is looked at first and then taken by `with`, which
+            no interruption can fall into; who is late by a hair waits.
         has_failed: A call has raised an error since this was set to False.
         on_interruption: Called when a call was interrupted: nobody knows what is still to be read.
         was_interrupted: A call was interrupted (`KeyboardInterrupt`), and its connection dropped.
@@ -144,32 +145,32 @@ class CallerLoop:
             TimeoutError: The deadline came first.
             asyncpg.InterfaceError: The loop is in use.
         """
-        if not self.in_use.acquire(False):
-            raise _busy(coroutine)
         future: Any = None
-        self.is_stepping = True
-        try:
-            while True:
-                future = coroutine.send(None)
-                stream.flush()
-                while not future.done():
-                    stream.receive(deadline)
-        except StopIteration as finished:
-            result: T = finished.value
-            return result
-        except Exception:
-            self.has_failed = True
-            self._end_step(coroutine, future)
-            raise
-        except BaseException:
-            self._end_step(coroutine, future)
-            self.on_interruption()
-            raise
-        finally:
-            self.is_stepping = False
-            if self._ready:
-                self.run_ready()
-            self.in_use.release()
+        if self.in_use.locked():
+            raise _busy(coroutine)
+        with self.in_use:
+            self.is_stepping = True
+            try:
+                while True:
+                    future = coroutine.send(None)
+                    stream.flush()
+                    while not future.done():
+                        stream.receive(deadline)
+            except StopIteration as finished:
+                result: T = finished.value
+                return result
+            except Exception:
+                self.has_failed = True
+                self._end_step(coroutine, future)
+                raise
+            except BaseException:
+                self._end_step(coroutine, future)
+                self.on_interruption()
+                raise
+            finally:
+                self.is_stepping = False
+                if self._ready:
+                    self.run_ready()
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine in a task, whatever of asyncio it uses.
@@ -179,19 +180,18 @@ class CallerLoop:
         Raises:
             asyncpg.InterfaceError: The loop is in use.
         """
-        if not self.in_use.acquire(False):
+        if self.in_use.locked():
             raise _busy(coroutine)
-        try:
-            with self._running():
-                return self._run(coroutine)
-        except Exception:
-            self.has_failed = True
-            raise
-        except BaseException:
-            self.on_interruption()
-            raise
-        finally:
-            self.in_use.release()
+        with self.in_use:
+            try:
+                with self._running():
+                    return self._run(coroutine)
+            except Exception:
+                self.has_failed = True
+                raise
+            except BaseException:
+                self.on_interruption()
+                raise
 
     def _run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         task: asyncio.Task[T] = tasks.Task(coroutine, loop=_any(self))

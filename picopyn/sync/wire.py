@@ -248,25 +248,21 @@ class Wire(Connection):
             return True
         if not self._has_ended():
             return False
-        if self.caller.in_use.acquire(False):
-            try:
+        if not self.caller.in_use.locked():
+            with self.caller.in_use:
                 self.stream.read_what_is_there()
                 self.caller.run_ready()
-            finally:
-                self.caller.in_use.release()
         return True
 
     def terminate(self) -> None:
         """Drop it at once, from any thread. A call that another thread has under way on it ends with an error."""
-        if not self.caller.in_use.acquire(False):
+        if self.caller.in_use.locked():
             mine: Any = self
             mine._aborted = True
             self.stream.cut()
-            return
-        try:
-            self._drop_quietly()
-        finally:
-            self.caller.in_use.release()
+        else:
+            with self.caller.in_use:
+                self._drop_quietly()
 
     def abort(self) -> None:
         """Drop it although a statement may be running: the server is told that nobody waits for that any more."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dis
 import signal
 import sys
 import threading
@@ -71,10 +72,15 @@ def test_in_what_takes_bytes(connection: Connection) -> None:
 
 
 class Finger:
-    """Presses Ctrl-C at the n-th step that a thread makes in our code."""
+    """Presses Ctrl-C at the n-th moment at which the interpreter looks for signals in our code.
 
-    def __init__(self, step: int) -> None:
-        self.left = step
+    It looks after calls, when it begins a function, and when it jumps back; that is what makes a `with` block over a
+    lock safe, which is not so between any two instructions.
+    """
+
+    def __init__(self, moment: int) -> None:
+        self.left = moment
+        self._before: dict[FrameType, str] = {}
 
     def __enter__(self) -> Finger:
         sys.settrace(self._frame)
@@ -82,6 +88,7 @@ class Finger:
 
     def __exit__(self, *_: object) -> None:
         sys.settrace(None)
+        self._before.clear()
 
     def _frame(self, frame: FrameType, _: str, __: Any) -> Any:
         if "picopyn/sync" not in frame.f_code.co_filename or frame.f_code.co_name == "__del__":
@@ -91,7 +98,11 @@ class Finger:
         return self._step
 
     def _step(self, frame: FrameType, event: str, _: Any) -> Any:
-        if event == "opcode":
+        if event != "opcode":
+            return self._step
+        before = self._before.get(frame, "")
+        self._before[frame] = dis.opname[frame.f_code.co_code[frame.f_lasti]]
+        if before == "RESUME" or "JUMP_BACKWARD" in before or before.startswith("CALL"):
             self.left -= 1
             if not self.left:
                 raise KeyboardInterrupt
@@ -117,11 +128,11 @@ def many(connection: Connection) -> Any:
 
 
 def is_usable(connection: Connection, number: int) -> bool:
-    """Whether it answers; then it does so rightly."""
-    try:
-        return bool(connection.fetchval("SELECT $1::int", number) == number)
-    except asyncpg.InterfaceError:
+    """Whether it answers, and then rightly; else it is closed."""
+    if connection.is_closed():
         return False
+    assert connection.fetchval("SELECT $1::int", number) == number
+    return True
 
 
 @pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning")  # it was made, and then not begun
@@ -129,19 +140,19 @@ def is_usable(connection: Connection, number: int) -> bool:
 def test_at_any_moment(call: Callable[[Connection], Any], opened: Open, full_size: bool) -> None:
     """After it the connection answers what it is asked, or refuses; it never has another question's answer."""
     connection = opened()
-    stride = 1 if full_size else 3 if call is prepared else 17
-    step, interrupted = 1, 0
+    stride = 1 if full_size or call is prepared else 5
+    moment, interrupted = 1, 0
     while True:
         connection.fetchval("SELECT $1::int", 0)
         try:
-            with Finger(step):
+            with Finger(moment):
                 assert call(connection) == 5
         except KeyboardInterrupt:
             interrupted += 1
-            step += stride
+            moment += stride
         else:
             break
-        if is_usable(connection, step):
+        if is_usable(connection, moment):
             assert not connection.is_in_transaction() or call is in_a_transaction
             if not connection.is_in_transaction():
                 continue

@@ -20,12 +20,13 @@ class Changes:
         version: Rises with whatever may make a plan outdated.
     """
 
-    __slots__ = ("_runtime", "_waiting", "looks", "version")
+    __slots__ = ("_lock", "_runtime", "_waiting", "looks", "version")
 
     def __init__(self, runtime: Runtime) -> None:
         self.looks = 0
         self.version = 0
         self._runtime = runtime
+        self._lock = runtime.lock()
         self._waiting: dict[Waiter[None], None] = {}
 
     @property
@@ -35,8 +36,9 @@ class Changes:
 
     def ring(self) -> None:
         """Something changed: wake everybody who waits, in the order of asking."""
-        self.version += 1
-        waiting, self._waiting = self._waiting, {}
+        with self._lock:
+            self.version += 1
+            waiting, self._waiting = self._waiting, {}
         for waiter in waiting:
             waiter.wake(None)
 
@@ -52,8 +54,10 @@ class Changes:
             TimeoutError: The deadline passed.
         """
         waiter = self._runtime.waiter()
-        self._waiting[waiter] = None
+        with self._lock:
+            self._waiting[waiter] = None
         try:
             await waiter.wait(deadline)
         finally:
-            self._waiting.pop(waiter, None)
+            with self._lock:
+                self._waiting.pop(waiter, None)

@@ -18,11 +18,12 @@ class Jobs:
         closed: They were told to end; new ones are not started.
     """
 
-    __slots__ = ("_jobs", "_runtime", "closed")
+    __slots__ = ("_jobs", "_lock", "_runtime", "closed")
 
     def __init__(self, runtime: Runtime) -> None:
         self.closed = False
         self._runtime = runtime
+        self._lock = runtime.lock()
         self._jobs: set[Job] = set()
 
     def spawn(self, job: Coroutine[Any, Any, None], name: str) -> Job | None:
@@ -30,15 +31,19 @@ class Jobs:
         if self.closed:
             job.close()
             return None
-        self._jobs = {known for known in self._jobs if not known.done()}
         started = self._runtime.spawn(job, name)
-        self._jobs.add(started)
+        with self._lock:
+            self._jobs = {known for known in self._jobs if not known.done()} | {started}
+        if self.closed:  # just now, by another thread
+            started.cancel()
         return started
 
     def cancel(self) -> None:
         """Tell all jobs to end."""
         self.closed = True
-        for job in self._jobs:
+        with self._lock:
+            jobs = list(self._jobs)
+        for job in jobs:
             job.cancel()
 
     async def settle(self, deadline: float) -> None:

@@ -301,7 +301,8 @@ class NodePool:
     def _start_opening(self, count: int) -> None:
         for _ in range(count):
             job = self._terms.jobs.spawn(self._open(), f"picopyn open {self._name}")
-            self._openings = [known for known in (*self._openings, job) if known is not None and not known.done()]
+            with self._lock:
+                self._openings = [known for known in (*self._openings, job) if known is not None and not known.done()]
 
     async def _open(self) -> None:
         runtime, generation = self._terms.runtime, self._terms.generation

@@ -31,11 +31,12 @@ class NodePools:
         least_size: Connections kept to every node.
     """
 
-    __slots__ = ("_is_up", "_live", "_retired", "_terms", "_upkeep", "least_size")
+    __slots__ = ("_is_up", "_live", "_lock", "_retired", "_terms", "_upkeep", "least_size")
 
     def __init__(self, terms: Terms, least_size: int, is_up: Callable[[str], bool]) -> None:
         self.least_size = least_size
         self._terms = terms
+        self._lock = terms.runtime.lock()
         self._is_up = is_up
         self._live: dict[tuple[str, Flavour], NodePool] = {}
         self._retired: set[NodePool] = set()
@@ -48,8 +49,9 @@ class NodePools:
 
     def all(self) -> tuple[NodePool, ...]:
         """The pools in use, and the retired ones that still have connections."""
-        self._retired = {pool for pool in self._retired if pool.slots.occupied}
-        return (*self._live.values(), *self._retired)
+        with self._lock:
+            self._retired = {pool for pool in self._retired if pool.slots.occupied}
+            return (*self._live.values(), *self._retired)
 
     def find(self, uuid: str, flavour: Flavour = PLAIN) -> NodePool | None:
         """The pool of a node, if there is one."""
@@ -58,10 +60,16 @@ class NodePools:
     def get(self, candidate: Candidate) -> NodePool:
         """The pool of connections a candidate needs; made at first use."""
         pool = self._live.get(candidate.key)
-        if pool is None:
-            if not self._live:
-                self._terms.jobs.spawn(self._upkeep.run(), "picopyn upkeep")
-            pool = self._live[candidate.key] = NodePool(self._terms, candidate.node, _PURPOSES[candidate.flavour])
+        return self._make(candidate) if pool is None else pool
+
+    def _make(self, candidate: Candidate) -> NodePool:
+        with self._lock:
+            first = not self._live
+            pool = self._live.get(candidate.key)
+            if pool is None:
+                pool = self._live[candidate.key] = NodePool(self._terms, candidate.node, _PURPOSES[candidate.flavour])
+        if first:
+            self._terms.jobs.spawn(self._upkeep.run(), "picopyn upkeep")
         return pool
 
     def warm(self, pool: NodePool) -> None:
@@ -78,15 +86,17 @@ class NodePools:
         self._terms.generation += 1
         for pool in self.all():
             pool.expire_all()
-        for pool in self._live.values():
+        for pool in self.live:
             self.warm(pool)
 
     def retire(self, uuid: str, reason: CloseReason) -> None:
         """A node has left: its idle connections are dropped, those in use when they are given back."""
         for flavour in _PURPOSES:
-            pool = self._live.pop((uuid, flavour), None)
+            with self._lock:
+                pool = self._live.pop((uuid, flavour), None)
+                if pool is not None:
+                    self._retired.add(pool)
             if pool is not None:
-                self._retired.add(pool)
                 _drop(pool.retire(reason))
 
     def retire_all(self, reason: CloseReason) -> list[Link]:
@@ -106,7 +116,7 @@ class NodePools:
         size = self.least_size
         return [
             (pool, size)
-            for pool in self._live.values()
+            for pool in self.live
             if pool.purpose is Purpose.PLAIN and self._is_up(pool.node.uuid) and pool.slots.missing(size)
         ]
 

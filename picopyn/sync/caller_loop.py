@@ -18,7 +18,6 @@ import asyncio
 import contextvars
 import functools
 import logging
-import os
 import socket
 import threading
 import time
@@ -31,7 +30,8 @@ from typing import Any, TypeVar
 import asyncpg
 
 from picopyn.asynchronous.background import unlamented
-from picopyn.sync.duplex_socket import WRITE, DuplexSocket, wait
+from picopyn.sync.connecting import Attempt, LookUp
+from picopyn.sync.duplex_socket import DuplexSocket, wait
 from picopyn.sync.stream import Stream
 
 T = TypeVar("T")
@@ -113,21 +113,22 @@ class CallerLoop:
         on_given_up: To be called when what it waits for is given up.
     """
 
+    get_debug = staticmethod(bool)
+    time = staticmethod(time.monotonic)
+
     def __init__(self) -> None:
         self._ready: deque[Later] = deque()
         self._timers: list[Later] = []
         self._streams: list[Stream] = []
-        self._attempts: list[_Attempt] = []
-        # Called for every request, so these are no functions of ours.
+        self._attempts: list[Attempt] = []
+        # Called for every request, so this is no function of ours; nor are those above.
         self.create_future: Callable[[], asyncio.Future[Any]] = functools.partial(Answer, loop=_any(self))
-        self.get_debug = bool
         self.in_use = threading.Lock()
         self.has_failed = False
         self.on_interruption: Callable[[], object] = int
         self.was_interrupted = False
         self.is_stepping = False
         self.on_given_up: Callable[[Any], object] | None = None
-        self.time = time.monotonic
 
     # running
 
@@ -239,7 +240,7 @@ class CallerLoop:
         if self._ready:
             return
         left = self._time_left()
-        waiting: list[Stream | _Attempt] = [*self._streams, *self._attempts]
+        waiting: list[Stream | Attempt] = [*self._streams, *self._attempts]
         by_descriptor = {each.fileno(): each for each in waiting if each.awaited()}
         if not by_descriptor and left is None:
             raise RuntimeError("there is nothing to wait for")
@@ -358,7 +359,7 @@ class CallerLoop:
         return stream
 
     async def _connected(self, factory: Callable[[], Any], sock: DuplexSocket, address: Any) -> tuple[Stream, Any]:
-        attempt = _Attempt(sock, self.create_future())
+        attempt = Attempt(sock, self.create_future())
         self._attempts.append(attempt)
         try:
             with suppress(BlockingIOError):
@@ -377,57 +378,12 @@ class CallerLoop:
 
     async def _look_up(self, host: str, port: int) -> list[Any]:
         """The addresses of a host. Looking them up cannot be interrupted, so another thread does it."""
-        asking = _LookUp(host, port)
+        asking = LookUp(host, port)
         if not asking.finished.wait(self._time_left()):
             await self.create_future()  # the timer that is due now ends this
         if asking.error is not None:
             raise asking.error
         return asking.found
-
-
-class _LookUp:
-    """A question for the addresses of a host."""
-
-    def __init__(self, host: str, port: int) -> None:
-        self.finished = threading.Event()
-        self.found: list[Any] = []
-        self.error: OSError | None = None
-        try:
-            self.found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
-            self.finished.set()
-        except OSError:
-            threading.Thread(target=self._ask, args=(host, port), name="picopyn name look-up", daemon=True).start()
-
-    def _ask(self, host: str, port: int) -> None:
-        try:
-            self.found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-        except OSError as error:
-            self.error = error
-        finally:
-            self.finished.set()
-
-
-class _Attempt:
-    """A socket that is being connected."""
-
-    def __init__(self, sock: socket.socket, connected: asyncio.Future[None]) -> None:
-        self._sock = sock
-        self.connected = connected
-
-    def fileno(self) -> int:
-        return self._sock.fileno()
-
-    def awaited(self) -> int:
-        return WRITE
-
-    def react(self, happened: int) -> None:
-        number = self._sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
-        if self.connected.done():
-            return
-        if number:
-            self.connected.set_exception(OSError(number, os.strerror(number)))
-        else:
-            self.connected.set_result(None)
 
 
 def _busy(coroutine: Coroutine[Any, Any, Any]) -> asyncpg.InterfaceError:

@@ -23,8 +23,8 @@ import threading
 import time
 from asyncio import events, tasks
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from typing import Any, TypeVar
 
 import asyncpg
@@ -185,8 +185,8 @@ class CallerLoop:
             raise _busy(coroutine)
         with self.in_use:
             try:
-                with self._running():
-                    return self._run(coroutine)
+                result: T = self._in_front(self._run, coroutine)
+                return result
             except Exception:
                 self.has_failed = True
                 raise
@@ -209,24 +209,25 @@ class CallerLoop:
     def run_ready(self) -> None:
         """Make the calls that are to be made soon. Nothing is waited for."""
         if self._ready:
-            with self._running():
-                self._run_ready()
+            self._in_front(self._run_ready)
 
     def _run_ready(self) -> None:
         ready = self._ready
         while ready:
             ready.popleft().run()
 
-    @contextmanager
-    def _running(self) -> Iterator[None]:
-        """Be this thread's running loop, in front of one that may be running already."""
+    def _in_front(self, call: Callable[..., Any], *args: Any) -> Any:
+        """Call something while this is the thread's running loop, in front of one that may be running already.
+
+        No context manager does this: one that is interrupted while it begins would end when it is collected.
+        """
         outer = events._get_running_loop()
         outer_task = None if outer is None else asyncio.current_task()
-        if outer is not None and outer_task is not None:
-            tasks._leave_task(outer, outer_task)
-        events._set_running_loop(_any(self))
         try:
-            yield
+            if outer is not None and outer_task is not None:
+                tasks._leave_task(outer, outer_task)
+            events._set_running_loop(_any(self))
+            return call(*args)
         finally:
             events._set_running_loop(outer)
             if outer is not None and outer_task is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import dis
 import functools
+import gc
 import signal
 import sys
 import threading
@@ -16,6 +17,7 @@ import asyncpg
 import pytest
 
 from picopyn.sync import Connection
+from picopyn.testing import FaultProxy
 from tests.sync.conftest import Open, until
 
 ACTIVE = "SELECT count(*) FROM pg_stat_activity WHERE pid = $1 AND state = 'active' AND wait_event IS NOT NULL"
@@ -42,6 +44,25 @@ def test_while_it_waits_for_the_server(query: str, connection: Connection, admin
     with pytest.raises(asyncpg.InterfaceError, match="connection is closed"):
         connection.fetchval("SELECT 1")
     until(lambda: not admin.fetchval("SELECT count(*) FROM pg_stat_activity WHERE pid = $1", pid))
+
+
+@pytest.mark.parametrize("mode", ["disable", "require"])
+def test_while_it_connects(mode: str, proxy: Callable[..., FaultProxy], opened: Open) -> None:
+    """To a node that says nothing: nothing is left of the attempt."""
+    front = proxy()
+    front.mute()
+
+    def press() -> None:
+        until(lambda: front.open)
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+
+    pressing = threading.Thread(target=press)
+    pressing.start()
+    with pytest.raises(KeyboardInterrupt):
+        opened(front, sslmode=mode)
+    pressing.join()
+    gc.collect()
+    until(lambda: not front.open)
 
 
 def test_in_rows_that_are_being_brought(connection: Connection) -> None:

@@ -18,20 +18,20 @@ import asyncio
 import contextvars
 import functools
 import logging
-import os
 import socket
 import threading
 import time
 from asyncio import events, tasks
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from typing import Any, TypeVar
 
 import asyncpg
 
 from picopyn.asynchronous.background import unlamented
-from picopyn.sync.duplex_socket import WRITE, DuplexSocket, wait
+from picopyn.sync.connecting import Attempt, LookUp
+from picopyn.sync.duplex_socket import DuplexSocket, wait
 from picopyn.sync.stream import Stream
 
 T = TypeVar("T")
@@ -113,21 +113,22 @@ class CallerLoop:
         on_given_up: To be called when what it waits for is given up.
     """
 
+    get_debug = staticmethod(bool)
+    time = staticmethod(time.monotonic)
+
     def __init__(self) -> None:
         self._ready: deque[Later] = deque()
         self._timers: list[Later] = []
         self._streams: list[Stream] = []
-        self._attempts: list[_Attempt] = []
-        # Called for every request, so these are no functions of ours.
+        self._attempts: list[Attempt] = []
+        # Called for every request, so this is no function of ours; nor are those above.
         self.create_future: Callable[[], asyncio.Future[Any]] = functools.partial(Answer, loop=_any(self))
-        self.get_debug = bool
         self.in_use = threading.Lock()
         self.has_failed = False
         self.on_interruption: Callable[[], object] = int
         self.was_interrupted = False
         self.is_stepping = False
         self.on_given_up: Callable[[Any], object] | None = None
-        self.time = time.monotonic
 
     # running
 
@@ -184,8 +185,8 @@ class CallerLoop:
             raise _busy(coroutine)
         with self.in_use:
             try:
-                with self._running():
-                    return self._run(coroutine)
+                result: T = self._in_front(self._run, coroutine)
+                return result
             except Exception:
                 self.has_failed = True
                 raise
@@ -208,24 +209,25 @@ class CallerLoop:
     def run_ready(self) -> None:
         """Make the calls that are to be made soon. Nothing is waited for."""
         if self._ready:
-            with self._running():
-                self._run_ready()
+            self._in_front(self._run_ready)
 
     def _run_ready(self) -> None:
         ready = self._ready
         while ready:
             ready.popleft().run()
 
-    @contextmanager
-    def _running(self) -> Iterator[None]:
-        """Be this thread's running loop, in front of one that may be running already."""
+    def _in_front(self, call: Callable[..., Any], *args: Any) -> Any:
+        """Call something while this is the thread's running loop, in front of one that may be running already.
+
+        No context manager does this: one that is interrupted while it begins would end when it is collected.
+        """
         outer = events._get_running_loop()
         outer_task = None if outer is None else asyncio.current_task()
-        if outer is not None and outer_task is not None:
-            tasks._leave_task(outer, outer_task)
-        events._set_running_loop(_any(self))
         try:
-            yield
+            if outer is not None and outer_task is not None:
+                tasks._leave_task(outer, outer_task)
+            events._set_running_loop(_any(self))
+            return call(*args)
         finally:
             events._set_running_loop(outer)
             if outer is not None and outer_task is not None:
@@ -239,7 +241,7 @@ class CallerLoop:
         if self._ready:
             return
         left = self._time_left()
-        waiting: list[Stream | _Attempt] = [*self._streams, *self._attempts]
+        waiting: list[Stream | Attempt] = [*self._streams, *self._attempts]
         by_descriptor = {each.fileno(): each for each in waiting if each.awaited()}
         if not by_descriptor and left is None:
             raise RuntimeError("there is nothing to wait for")
@@ -358,7 +360,7 @@ class CallerLoop:
         return stream
 
     async def _connected(self, factory: Callable[[], Any], sock: DuplexSocket, address: Any) -> tuple[Stream, Any]:
-        attempt = _Attempt(sock, self.create_future())
+        attempt = Attempt(sock, self.create_future())
         self._attempts.append(attempt)
         try:
             with suppress(BlockingIOError):
@@ -377,57 +379,12 @@ class CallerLoop:
 
     async def _look_up(self, host: str, port: int) -> list[Any]:
         """The addresses of a host. Looking them up cannot be interrupted, so another thread does it."""
-        asking = _LookUp(host, port)
+        asking = LookUp(host, port)
         if not asking.finished.wait(self._time_left()):
             await self.create_future()  # the timer that is due now ends this
         if asking.error is not None:
             raise asking.error
         return asking.found
-
-
-class _LookUp:
-    """A question for the addresses of a host."""
-
-    def __init__(self, host: str, port: int) -> None:
-        self.finished = threading.Event()
-        self.found: list[Any] = []
-        self.error: OSError | None = None
-        try:
-            self.found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
-            self.finished.set()
-        except OSError:
-            threading.Thread(target=self._ask, args=(host, port), name="picopyn name look-up", daemon=True).start()
-
-    def _ask(self, host: str, port: int) -> None:
-        try:
-            self.found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-        except OSError as error:
-            self.error = error
-        finally:
-            self.finished.set()
-
-
-class _Attempt:
-    """A socket that is being connected."""
-
-    def __init__(self, sock: socket.socket, connected: asyncio.Future[None]) -> None:
-        self._sock = sock
-        self.connected = connected
-
-    def fileno(self) -> int:
-        return self._sock.fileno()
-
-    def awaited(self) -> int:
-        return WRITE
-
-    def react(self, happened: int) -> None:
-        number = self._sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
-        if self.connected.done():
-            return
-        if number:
-            self.connected.set_exception(OSError(number, os.strerror(number)))
-        else:
-            self.connected.set_result(None)
 
 
 def _busy(coroutine: Coroutine[Any, Any, Any]) -> asyncpg.InterfaceError:

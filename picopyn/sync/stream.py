@@ -53,7 +53,7 @@ class Stream(asyncio.Transport):
         self._tls: TlsLayer | None = None
         self._unsent: deque[Any] = deque()
         self._rest: Any = _NOTHING
-        self._closed = self._ended = self._paused = False
+        self._closed = self._paused = False
         # asyncpg swallows a `KeyboardInterrupt` that falls into what it calls to write; so that is no function of ours.
         self.has_ended = sock.has_ended
         self.write = self._unsent.append  # type: ignore[assignment, method-assign]
@@ -260,9 +260,9 @@ class Stream(asyncio.Transport):
             self.flush()
 
     def _end(self, error: Exception | None) -> None:
-        if self._ended:
+        if self._closed:
             return
-        self._ended = self._closed = True
+        self._closed = True
         self._close()
         if self._tls is not None:
             self._tls.settle(error or ConnectionResetError(errno.ECONNRESET, "closed during the hand-shake"))

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import dis
+import functools
+import gc
 import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any
 
 import asyncpg
 import pytest
 
 from picopyn.sync import Connection
+from picopyn.testing import FaultProxy
 from tests.sync.conftest import Open, until
 
 ACTIVE = "SELECT count(*) FROM pg_stat_activity WHERE pid = $1 AND state = 'active' AND wait_event IS NOT NULL"
@@ -40,6 +44,25 @@ def test_while_it_waits_for_the_server(query: str, connection: Connection, admin
     with pytest.raises(asyncpg.InterfaceError, match="connection is closed"):
         connection.fetchval("SELECT 1")
     until(lambda: not admin.fetchval("SELECT count(*) FROM pg_stat_activity WHERE pid = $1", pid))
+
+
+@pytest.mark.parametrize("mode", ["disable", "require"])
+def test_while_it_connects(mode: str, proxy: Callable[..., FaultProxy], opened: Open) -> None:
+    """To a node that says nothing: nothing is left of the attempt."""
+    front = proxy()
+    front.mute()
+
+    def press() -> None:
+        until(lambda: front.open)
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+
+    pressing = threading.Thread(target=press)
+    pressing.start()
+    with pytest.raises(KeyboardInterrupt):
+        opened(front, sslmode=mode)
+    pressing.join()
+    gc.collect()
+    until(lambda: not front.open)
 
 
 def test_in_rows_that_are_being_brought(connection: Connection) -> None:
@@ -75,12 +98,13 @@ class Finger:
     """Presses Ctrl-C at the n-th moment at which the interpreter looks for signals in our code.
 
     It looks after calls, when it begins a function, and when it jumps back; that is what makes a `with` block over a
-    lock safe, which is not so between any two instructions.
+    lock safe, which is not so between any two instructions. What it finds belongs to the instruction before, so nothing
+    is pressed where the next one has another handler.
     """
 
     def __init__(self, moment: int) -> None:
         self.left = moment
-        self._before: dict[FrameType, str] = {}
+        self._before: dict[FrameType, int] = {}
 
     def __enter__(self) -> Finger:
         sys.settrace(self._frame)
@@ -100,13 +124,23 @@ class Finger:
     def _step(self, frame: FrameType, event: str, _: Any) -> Any:
         if event != "opcode":
             return self._step
-        before = self._before.get(frame, "")
-        self._before[frame] = dis.opname[frame.f_code.co_code[frame.f_lasti]]
-        if before == "RESUME" or "JUMP_BACKWARD" in before or before.startswith("CALL"):
+        before, now = self._before.get(frame), frame.f_lasti
+        self._before[frame] = now
+        if before is None or handler(frame.f_code, before) != handler(frame.f_code, now):
+            return self._step
+        name = dis.opname[frame.f_code.co_code[before]]
+        if name == "RESUME" or "JUMP_BACKWARD" in name or name.startswith("CALL"):
             self.left -= 1
             if not self.left:
                 raise KeyboardInterrupt
         return self._step
+
+
+@functools.cache
+def handler(code: CodeType, offset: int) -> int | None:
+    """Where an instruction's exceptions go."""
+    table: Any = dis._parse_exception_table(code)  # type: ignore[attr-defined]
+    return next((entry.target for entry in table if entry.start <= offset < entry.end), None)
 
 
 def prepared(connection: Connection) -> Any:
@@ -152,6 +186,7 @@ def test_at_any_moment(call: Callable[[Connection], Any], opened: Open, full_siz
             moment += stride
         else:
             break
+        assert asyncio._get_running_loop() is None
         if is_usable(connection, moment):
             assert not connection.is_in_transaction() or call is in_a_transaction
             if not connection.is_in_transaction():

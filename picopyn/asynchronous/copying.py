@@ -13,6 +13,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+from asyncpg.protocol import NO_TIMEOUT
+
 from picopyn.asynchronous.lendable import LendableConnection
 
 
@@ -40,5 +42,7 @@ class CopyingConnection(LendableConnection):
 
     def _limit_of(self, timeout: float | None) -> float | None:
         """Seconds that a call may take, by its own limit or the connection's."""
-        limit: float | None = None if self._protocol is None else self._protocol._get_timeout(timeout)
+        if self._protocol is None or timeout is NO_TIMEOUT:
+            return None
+        limit: float | None = self._protocol._get_timeout(timeout)
         return limit

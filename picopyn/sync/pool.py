@@ -83,6 +83,7 @@ class Pool(PoolFacade):
             NoNodeAvailable: No seed answered; it lists each with its reason.
             PoolClosed: The pool was closed, before or meanwhile.
             UsageError: It is being opened already.
+            Exception: What `after_connect` raised, when it failed at every node that could be connected to.
         """
         self._life.open(self._connect)
         return self

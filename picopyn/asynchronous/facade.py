@@ -5,14 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Sequence
 from random import Random
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from picopyn.asynchronous import tls
 from picopyn.asynchronous.config_files import read_file
 from picopyn.asynchronous.control_plane import ControlPlane
 from picopyn.asynchronous.dialect_detection import named_dialect
 from picopyn.asynchronous.household import Household
-from picopyn.asynchronous.lifecycle import State
 from picopyn.asynchronous.sessions import refuse_unsupported
 from picopyn.dialects.base import Capability
 from picopyn.engine.cluster import Cluster
@@ -38,23 +37,6 @@ T = TypeVar("T")
 CLOSE_GRACE = 10.0
 
 
-class Life(Protocol):
-    """The state of a pool."""
-
-    @property
-    def state(self) -> State:
-        """Where in its life it is."""
-        ...
-
-    def forgotten(self) -> None:
-        """Nobody has the pool any more."""
-        ...
-
-    def check_open(self) -> None:
-        """Refuse calls before the opening, after the end, and where the pool does not belong."""
-        ...
-
-
 class PoolFacade:
     """A pool, but for its calls.
 
@@ -68,7 +50,7 @@ class PoolFacade:
     """
 
     _how_to_open = "use `async with pool` or `await pool.open()`"
-    _life: Life
+    _life: Any  # the life cycle of the facade: has a state, and checks whether the pool may be used
     _household: Household
     _control: ControlPlane
     _journal: Journal
@@ -94,7 +76,7 @@ class PoolFacade:
         return f"<Pool {self._settings.dsn!r} {self._life.state.value}>"
 
     def __del__(self) -> None:
-        life: Life | None = getattr(self, "_life", None)
+        life = getattr(self, "_life", None)
         if life is not None:
             life.forgotten()
 

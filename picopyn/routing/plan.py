@@ -27,6 +27,9 @@ class Role(Enum):
 
     LEADER = "leader"
     PREFER_LEADER = "prefer_leader"
+    REPLICA = "replica"
+    PREFER_REPLICA = "prefer_replica"
+    ANY = "any"
 
 
 #: Reasons of calls whose bucket is known.
@@ -45,6 +48,12 @@ class Wait(Enum):
     TIER = "a replicaset of the tier has no reachable leader, and the server would hang"
     LEARN = "the statement is not learned yet, and it would hang if it is not keyed"
     NODES = "no node of the cluster can be reached"
+    PRIMARY = "no host that takes writes can be reached"
+    REPLICA = "no replica can be reached"
+
+
+#: The call waits until a leader is back.
+FOR_LEADER: Final = frozenset({Wait.LEADER, Wait.TIER, Wait.PRIMARY})
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +135,7 @@ class Planner:
         self._rng = rng
         self._hangs = hangs
         self._finished: dict[str, dict[str, tuple[Plan | None, ...]]] = {reason: {} for reason in _DIRECT}
-        self._rings: dict[tuple[str | None, str], _Ring] = {}
+        self._rings: dict[tuple[str | None, str], Ring] = {}
         self._leaders_of: dict[str | None, tuple[Node, ...]] = {}
         self._complete: dict[str | None, bool] = {}
 
@@ -158,6 +167,12 @@ class Planner:
         """
         if role is not None:
             return self._by_role(role)
+        if not self._doubted:
+            return self._lightest(None, "any", direct=True)
+        return self._among(self.snapshot.nodes(), "any", direct=True)
+
+    def for_host(self, role: Role) -> Plan:
+        """Plan a call of a server without owners, whose nodes have no roles."""
         if not self._doubted:
             return self._lightest(None, "any", direct=True)
         return self._among(self.snapshot.nodes(), "any", direct=True)
@@ -205,7 +220,7 @@ class Planner:
         ring = self._rings.get((tier, reason))
         if ring is None:
             nodes = filter(self._usable, self.snapshot.nodes() if direct else self._leaders(tier))
-            ring = self._rings[tier, reason] = _Ring(nodes, reason, direct=direct, tier=tier)
+            ring = self._rings[tier, reason] = Ring(nodes, reason, direct=direct, tier=tier)
         if not ring.uuids:
             return Plan((), reason, wait=Wait.NODES, tier=tier)
         return ring.plan(lightest(ring.uuids, self._load, self._rng))
@@ -299,7 +314,7 @@ class Planner:
         return not self._health.is_up(leader.uuid) if leader is not None else self._suspects(replicaset)
 
 
-class _Ring:
+class Ring:
     """Nodes that are equally good, with a plan for each that comes first; a plan is made at its first use.
 
     Args:
@@ -307,15 +322,21 @@ class _Ring:
         reason: See `Plan`.
         direct: See `Plan`.
         tier: See `Plan`.
+        others: Nodes that come after them, in this order.
 
     Attributes:
-        uuids: The nodes' uuids.
+        nodes: The nodes.
+        uuids: Their uuids.
     """
 
-    __slots__ = ("_candidates", "_direct", "_plans", "_reason", "_tier", "uuids")
+    __slots__ = ("_candidates", "_direct", "_others", "_plans", "_reason", "_tier", "nodes", "uuids")
 
-    def __init__(self, nodes: Iterable[Node], reason: str, *, direct: bool, tier: str | None) -> None:
-        self._candidates = tuple(map(Candidate, nodes))
+    def __init__(
+        self, nodes: Iterable[Node], reason: str, *, direct: bool, tier: str | None = None, others: Iterable[Node] = ()
+    ) -> None:
+        self.nodes = tuple(nodes)
+        self._candidates = tuple(map(Candidate, self.nodes))
+        self._others = tuple(map(Candidate, others))
         self._reason = reason
         self._direct = direct
         self._tier = tier
@@ -326,6 +347,6 @@ class _Ring:
         """The plan that begins with one of them; the others come as they follow."""
         plan = self._plans.get(first)
         if plan is None:
-            candidates = (*self._candidates[first:], *self._candidates[:first])
+            candidates = (*self._candidates[first:], *self._candidates[:first], *self._others)
             plan = self._plans[first] = Plan(candidates, self._reason, self._direct, tier=self._tier)
         return plan

@@ -39,6 +39,7 @@ from picopyn.engine.route_table import RouteTable
 from picopyn.engine.statistics import pool_stats
 from picopyn.errors import ConfigError, NoNodeAvailable, NotSupported, UsageError
 from picopyn.observe import Publisher
+from picopyn.role_settings import role_problems
 from picopyn.routing.credentials import Credentials
 from picopyn.routing.explanation import RouteExplanation
 from picopyn.routing.plan import Role
@@ -188,7 +189,8 @@ class Pool:
             query: Text with `$1`, `$2`, … for the arguments.
             *args: Arguments.
             timeout: Limit for the whole call: waiting, connecting, running (seconds). None: `command_timeout`.
-            role: `"leader"`, or `"prefer_leader"`: when the leader is away, a replica may answer a read.
+            role: `"leader"`, or `"prefer_leader"`: when the leader is away, a replica may answer a read. On plain
+                PostgreSQL also `"replica"`, `"prefer_replica"` and `"any"`, for every statement.
             idempotent: Your word on whether the statement may be sent twice after its connection broke.
 
         Returns:
@@ -299,8 +301,8 @@ class Pool:
 
         Args:
             timeout: Longest wait (seconds); None: `acquire_timeout`.
-            role: Which nodes will do, `"leader"` or `"prefer_leader"`; None: the pool's role if it was given one, else
-                any node. Among them the load decides.
+            role: Which nodes will do, see `execute`; None: the pool's role if it was given one, else the primary where
+                hosts have roles (PostgreSQL), and any node elsewhere. Among them the load decides.
             node: Name, uuid or address (`host:port`) of the one node.
             key: A key whose owner it shall lead to.
 
@@ -472,10 +474,13 @@ class Pool:
     def _role(self, role: str | None) -> Role:
         if role is None:
             return self._default_role
-        try:
-            return Role(role)
-        except ValueError:
-            raise ConfigError(f"role must be 'leader' or 'prefer_leader', not {role!r}") from None
+        problems = role_problems(role)
+        if problems:
+            raise ConfigError(problems)
+        asked = Role(role)
+        if self._life.home is not None:  # else the call is refused anyway
+            self._control.check_role(asked)
+        return asked
 
     def _check_open(self) -> None:
         self._life.check_open()
@@ -501,7 +506,7 @@ class Pool:
             settings, dialect, reach, journal.publisher, runtime.now, rng
         )
         self._cluster = cluster = Cluster(
-            runtime, dialect, settings, control.snapshot, journal, control.look_again, rng
+            runtime, dialect, settings, control.snapshot, journal, control.look_again, rng, control.hosts
         )
         household.cluster = cluster
         routes = RouteTable(control.metadata, dialect.key_hash, lambda: cluster.snapshot.bucket_counts)

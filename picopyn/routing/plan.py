@@ -163,7 +163,7 @@ class Planner:
         """Plan a call that every node can answer by itself: the least loaded, then the others.
 
         Args:
-            role: `LEADER`: only leaders will do; `PREFER_LEADER`: they come first; None: no difference.
+            role: Which nodes will do, or come first; None: no difference.
         """
         if role is not None:
             return self._by_role(role)
@@ -178,13 +178,18 @@ class Planner:
         return self._among(self.snapshot.nodes(), "any", direct=True)
 
     def _by_role(self, role: Role) -> Plan:
-        leaders = self._among(self._leaders(None), "any", direct=True)
+        leaders = self._leaders(None)
+        others = [node for node in self.snapshot.nodes() if node not in leaders]
         if role is Role.LEADER:
-            return leaders
-        others = [node for node in self.snapshot.nodes() if node not in self._leaders(None)]
-        rest = self._among(others, "any", direct=True)
-        both = leaders.candidates + rest.candidates
-        return Plan(both, "any", direct=True) if both else leaders
+            return self._among(leaders, "any", direct=True)
+        if role is Role.REPLICA:
+            return self._among(others, "any", direct=True)
+        if role is Role.ANY:
+            return self._among(self.snapshot.nodes(), "any", direct=True)
+        first, then = (leaders, others) if role is Role.PREFER_LEADER else (others, leaders)
+        plan, rest = self._among(first, "any", direct=True), self._among(then, "any", direct=True)
+        both = plan.candidates + rest.candidates
+        return Plan(both, "any", direct=True) if both else plan
 
     def spread(self, tier: str | None, reason: str = "spread") -> Plan:
         """Plan a call that the receiving node will forward, on a tier, or on any tier when that is not known."""

@@ -4,6 +4,7 @@
 |---|---|
 | `PicodataCluster` | a Picodata-shaped cluster: several addresses, one process, real rows |
 | `PostgresServer` | one real PostgreSQL server |
+| `PostgresCluster` | a real PostgreSQL primary and its streaming replicas |
 | `FaultProxy`, `BlackHole` | a proxy that fails on request; an address where connecting never completes |
 | `TlsFront` | lets a `FaultProxy` end TLS, and records how clients began |
 | `ScriptedServer` | a server that plays what a test wrote down |
@@ -14,7 +15,9 @@ from picopyn.testing.clock import AutoJumpLoop, ManualClock, run_jumping
 from picopyn.testing.fault_proxy import BlackHole, FaultProxy, black_hole
 from picopyn.testing.picodata.picodata_cluster import ClusterError, Counters, Instance, PicodataCluster
 from picopyn.testing.picodata.shape import TierShape, UserShape
-from picopyn.testing.postgres import PostgresFailed, PostgresNotFound, PostgresServer
+from picopyn.testing.postgres import PostgresServer
+from picopyn.testing.postgres_binaries import PostgresFailed, PostgresNotFound
+from picopyn.testing.postgres_cluster import PostgresCluster
 from picopyn.testing.scripted_server import ScriptedServer
 from picopyn.testing.tls_front import TlsFront, tls_only
 
@@ -27,6 +30,7 @@ __all__ = [
     "Instance",
     "ManualClock",
     "PicodataCluster",
+    "PostgresCluster",
     "PostgresFailed",
     "PostgresNotFound",
     "PostgresServer",

@@ -4,7 +4,8 @@ Decides how long a cluster lives. Under pytest-xdist every worker has clusters o
 each).
 
 A test that leaves a cluster as it found it shares one (`picopyn_cluster`, `picopyn_cluster_factory`); a test
-that kills, freezes, moves or expels takes a fresh one (`picopyn_fresh_cluster`).
+that kills, freezes, moves or expels takes a fresh one (`picopyn_fresh_cluster`). What is done to a PostgreSQL
+cluster changes it for good, so each of those serves one test (`picopyn_postgres_cluster`).
 """
 
 from __future__ import annotations
@@ -16,8 +17,10 @@ import pytest
 
 if TYPE_CHECKING:
     from picopyn.testing.picodata.picodata_cluster import PicodataCluster
+    from picopyn.testing.postgres_cluster import PostgresCluster
 
     Factory = Callable[..., PicodataCluster]
+    PostgresFactory = Callable[..., PostgresCluster]
 
 
 @pytest.fixture(scope="session")
@@ -53,6 +56,22 @@ def picopyn_fresh_cluster() -> Iterator[Factory]:
 
     def ask(**settings: Any) -> PicodataCluster:
         running.append(PicodataCluster(**settings).start())
+        return running[-1]
+
+    yield ask
+    for cluster in running:
+        cluster.shutdown()
+
+
+@pytest.fixture
+def picopyn_postgres_cluster() -> Iterator[PostgresFactory]:
+    """A function from settings of `PostgresCluster` to a running cluster of this test alone."""
+    from picopyn.testing.postgres_cluster import PostgresCluster
+
+    running: list[PostgresCluster] = []
+
+    def ask(**settings: Any) -> PostgresCluster:
+        running.append(PostgresCluster(**settings).start())
         return running[-1]
 
     yield ask

@@ -25,7 +25,7 @@ from picopyn.testing import (
     PostgresServer,
     ScriptedServer,
     black_hole,
-    postgres,
+    postgres_binaries,
     run_jumping,
 )
 from picopyn.testing.picodata import wire
@@ -273,7 +273,7 @@ def test_missing_binaries_are_reported_with_every_place_that_was_tried(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And with what to do."""
-    monkeypatch.setenv(postgres.ENVIRONMENT_NAME, str(tmp_path))
+    monkeypatch.setenv(postgres_binaries.ENVIRONMENT_NAME, str(tmp_path))
     with pytest.raises(PostgresNotFound, match=rf"picopyn\[testing\].*{tmp_path}: no initdb there"):
         PostgresServer().start()
 

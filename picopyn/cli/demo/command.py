@@ -37,7 +37,7 @@ def _play(quick: bool) -> int:
     from picopyn.cli.demo.play import play
     from picopyn.cli.demo.stage import QUICK, Pace
     from picopyn.testing import ClusterError, PostgresNotFound
-    from picopyn.testing.postgres import find_postgres
+    from picopyn.testing.postgres_binaries import find_postgres
 
     logging.getLogger("picopyn").addHandler(logging.NullHandler())
     try:

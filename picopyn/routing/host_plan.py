@@ -111,7 +111,7 @@ class HostPlanner(Planner):
         rules: What the user wants beyond the role.
     """
 
-    __slots__ = ("_freshness", "_hosts", "_leading", "_reading", "_rules", "_table", "_turns")
+    __slots__ = ("_drawn", "_freshness", "_hosts", "_leading", "_reading", "_rules", "_table", "_turns")
 
     def __init__(
         self,
@@ -136,25 +136,28 @@ class HostPlanner(Planner):
             return self._plan(role, self._ring(role, self._with_leader(role), doubted=True))
         if role is _LEADER:
             return self._plan(role, self._leading)
-        key = role, self._with_leader(role)
-        if key not in self._reading:
-            self._reading[key] = self._ring(*key)
-        return self._plan(role, self._reading[key])
+        rings = self._drawn if self._rules.master_weight and self._with_leader(role) else self._reading
+        try:
+            ring = rings[role]
+        except KeyError:
+            ring = rings[role] = self._ring(role, rings is self._drawn)
+        return self._plan(role, ring)
 
     def anywhere(self, role: Role | None = None) -> Plan:
         """Where to take a connection from; without a role it is the leader, who takes everything."""
         return self.for_host(role or _LEADER)
 
     def _sort(self) -> None:
-        self._freshness = self._table.freshness
-        self._hosts = sort(self.snapshot, self._freshness)
-        self._reading: dict[tuple[Role, bool], Ring | None] = {}
+        freshness = self._table.freshness
+        self._hosts = sort(self.snapshot, freshness)
+        self._reading: dict[Role, Ring | None] = {}
+        self._drawn: dict[Role, Ring | None] = {}
         self._leading = self._ring(_LEADER)
+        self._freshness = freshness  # last, for callers may have threads of their own
 
     def _with_leader(self, role: Role) -> bool:
         """Whether the primary counts as a fresh replica for this call."""
-        weight = self._rules.master_weight
-        return weight > 0 and role in _READS and self._rng.random() < weight
+        return role in _READS and self._rng.random() < self._rules.master_weight
 
     def _ring(self, role: Role, with_leader: bool = False, *, doubted: bool = False) -> Ring | None:
         """The best hosts for a role, with the others behind them; None where there is none now."""

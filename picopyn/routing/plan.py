@@ -31,6 +31,8 @@ class Role(Enum):
     PREFER_REPLICA = "prefer_replica"
     ANY = "any"
 
+    __hash__ = object.__hash__  # calls look it up; that of enumerations is a function in Python
+
 
 #: Reasons of calls whose bucket is known.
 _DIRECT: Final = ("keyed", "key_set", "constant")

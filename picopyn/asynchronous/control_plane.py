@@ -11,6 +11,7 @@ import logging
 from collections.abc import Callable
 from random import Random
 
+from picopyn.asynchronous.host_names import HostNames
 from picopyn.asynchronous.host_watchers import HostWatchers
 from picopyn.asynchronous.leader_finder import LeaderFinder
 from picopyn.asynchronous.looks_on_demand import LooksOnDemand
@@ -25,7 +26,6 @@ from picopyn.errors import NoNodeAvailable, NotSupported, UsageError
 from picopyn.observe import Publisher, RouteLearned, TopologyChanged
 from picopyn.query_metadata import PreparedStatementMetadata
 from picopyn.role_settings import NOT_ON_PICODATA, watches_hosts
-from picopyn.routing.host_roles import Host
 from picopyn.routing.host_table import HostTable
 from picopyn.routing.plan import Role
 from picopyn.routing.route import RouteKind
@@ -95,7 +95,7 @@ class ControlPlane:
         if self.hosts is None:
             return StaticTopologySource(endpoints)
         return HostWatchers(
-            [Host.at(endpoint.host, endpoint.port or 0, endpoint.address) for endpoint in dict.fromkeys(endpoints)],
+            HostNames(endpoints, reach.names),
             reach.host,
             self.hosts,
             delay=settings.refresh_delay,

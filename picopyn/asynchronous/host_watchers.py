@@ -8,17 +8,20 @@ looked at, when a refresh has seen enough, and what people are told. Who leads i
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from random import Random
 
+from picopyn.asynchronous.background import unlamented
+from picopyn.asynchronous.host_names import HostNames
 from picopyn.asynchronous.host_watcher import ConnectTo, HostWatcher
 from picopyn.asynchronous.topology_source import TopologySource
 from picopyn.errors import NoNodeAvailable
 from picopyn.routing.host_facts import HostFacts
 from picopyn.routing.host_roles import Host, events, warning
 from picopyn.routing.host_table import HostTable
-from picopyn.topology import Event, EventBatch
+from picopyn.topology import Event, EventBatch, vanished
 
 _LOG = logging.getLogger(__name__)
 
@@ -29,12 +32,16 @@ JITTER = 0.1
 #: How long a refresh waits for the others once one host has answered (seconds).
 PATIENCE = 0.25
 
+#: Pause between two look-ups of the names, and the same while no leader is known (seconds).
+LOOK_UP_EVERY = 30.0
+LOOK_UP_EAGERLY = 1.0
+
 
 class HostWatchers(TopologySource):
     """Watches the roles of hosts, from the first refresh until it is closed.
 
     Args:
-        hosts: The hosts.
+        names: The hosts.
         connect_to: Opens a watcher's connection.
         table: Where everything that is known of the hosts is kept; the source owns it.
         delay: Pause between two looks at a host (seconds).
@@ -45,7 +52,7 @@ class HostWatchers(TopologySource):
 
     def __init__(
         self,
-        hosts: Iterable[Host],
+        names: HostNames,
         connect_to: ConnectTo,
         table: HostTable,
         *,
@@ -55,7 +62,8 @@ class HostWatchers(TopologySource):
         rng: Random,
     ) -> None:
         self.table = table
-        self._hosts: Mapping[str, Host] = {host.uuid: host for host in hosts}
+        self._names = names
+        self._hosts: Mapping[str, Host] = {}
         self._connect_to = connect_to
         self._timeout = timeout
         self._delay = delay
@@ -63,9 +71,8 @@ class HostWatchers(TopologySource):
         self._rng = rng
         self._watchers: dict[str, HostWatcher] = {}
         self._reported = asyncio.Event()
-        self._events: tuple[Event, ...] | None = None
-        self._sequence = 0
-        self._warned: str | None = None
+        self._news = _News()
+        self._follower: asyncio.Task[None] | None = None
 
     async def refresh(self) -> None:
         """Look at every host now; emits what is new.
@@ -76,7 +83,7 @@ class HostWatchers(TopologySource):
             NoNodeAvailable: No host answered; it lists the reason of each.
         """
         self._start()
-        look = _Look(self.table, self._watchers)
+        look = _Look(self.table, lambda: self._watchers)
         patience: float | None = None
         while not look.is_over():
             if look.answered and patience is None:
@@ -94,8 +101,10 @@ class HostWatchers(TopologySource):
 
     async def close(self) -> None:
         """End all watchers."""
-        watchers = self._end()
+        watchers, follower = self._end(), self._follower
         await asyncio.gather(*(watcher.close() for watcher in watchers))
+        if follower is not None:
+            await asyncio.wait({follower})
 
     def terminate(self) -> None:
         """The same at once."""
@@ -124,31 +133,75 @@ class HostWatchers(TopologySource):
     def _start(self) -> None:
         if self._watchers:
             return
+        self._news = _News()
+        self._watch()
+        if self._names.change:
+            follower = asyncio.create_task(
+                self._follow_names(), name="picopyn.host.names", context=contextvars.Context()
+            )
+            self._follower = unlamented(follower)
+
+    def _watch(self) -> list[HostWatcher]:
+        """Watch exactly the hosts there are.
+
+        Returns:
+            The watchers of those that are gone, for the caller to close.
+        """
+        self._hosts = {host.uuid: host for host in self._names.hosts}
         self.table.name(self._hosts.values())
-        self._events = None
-        self._watchers = {
-            uuid: HostWatcher(host, self._connect_to, self, self._timeout) for uuid, host in self._hosts.items()
-        }
-        for watcher in self._watchers.values():
+        before, self._watchers = self._watchers, {}
+        for uuid, host in self._hosts.items():
+            watcher = before.pop(uuid, None) or HostWatcher(host, self._connect_to, self, self._timeout)
+            self._watchers[uuid] = watcher
             watcher.start()
+        return list(before.values())
+
+    async def _follow_names(self) -> None:
+        while True:
+            if await self._names.look_up():
+                gone = self._watch()
+                self._publish()
+                self._reported.set()
+                await asyncio.gather(*(watcher.close() for watcher in gone))
+            await asyncio.sleep(LOOK_UP_EVERY if self.table.led else LOOK_UP_EAGERLY)
 
     def _end(self) -> list[HostWatcher]:
         watchers = list(self._watchers.values())
         self._watchers = {}
+        if self._follower is not None:
+            self._follower.cancel()
         return watchers
 
     def _publish(self) -> None:
         """Emit the hosts and their roles if they changed."""
-        roles, facts = self.table.roles, self.table.facts
-        now = tuple(events(self._hosts.values(), facts, roles))
-        if now != self._events and self._watchers:
-            self._sequence += 1
-            first, self._events = self._events is None, now
-            self.emit(EventBatch(now, 1, self._sequence, reset=first))
-        told = warning(roles, self._hosts, facts)
+        if not self._watchers:
+            return
+        batch = self._news.of(self._hosts, self.table)
+        if batch is not None:
+            self.emit(batch)
+
+
+class _News:
+    """What was told so far, to the listener and to people."""
+
+    def __init__(self) -> None:
+        self._events: tuple[Event, ...] | None = None
+        self._sequence = 0
+        self._warned: str | None = None
+
+    def of(self, hosts: Mapping[str, Host], table: HostTable) -> EventBatch | None:
+        """The batch that is due; None when nothing is new. Two primaries are told in a log line, once."""
+        told = warning(table.roles, hosts, table.facts)
         if told is not None and told != self._warned:
             self._warned = told
             _LOG.warning("%s", told)
+        now = tuple(events(hosts.values(), table.facts, table.roles))
+        before, self._events = self._events, now
+        if now == before:
+            return None
+        self._sequence += 1
+        gone = () if before is None else tuple(vanished(before, now))
+        return EventBatch((*now, *gone), 1, self._sequence, reset=before is None)
 
 
 class _Look:
@@ -156,29 +209,29 @@ class _Look:
 
     Args:
         table: What is known of them.
-        watchers: Those that are to look; a look that is under way may have seen what was before, and does not count.
+        watchers: Those that are to look, as of now. A look that is under way may have seen what was before, and does
+            not count; of a host that was found meanwhile, every look does.
     """
 
-    def __init__(self, table: HostTable, watchers: Mapping[str, HostWatcher]) -> None:
+    def __init__(self, table: HostTable, watchers: Callable[[], Mapping[str, HostWatcher]]) -> None:
         self._table = table
-        self._watchers = dict(watchers)
-        self._wanted = {uuid: watcher.look() for uuid, watcher in watchers.items()}
-        self._troubled = {uuid for uuid in watchers if table.trouble(uuid) is not None}
+        self._watchers = watchers
+        self._wanted = {uuid: watcher.look() for uuid, watcher in watchers().items()}
+        self._troubled = {uuid for uuid in self._wanted if table.trouble(uuid) is not None}
         self._led_by = table.roles.leader
 
     @property
     def answered(self) -> bool:
         """Whether any host has answered."""
-        return any(self._table.trouble(uuid) is None for uuid in self._seen())
+        return any(self._table.trouble(uuid) is None for uuid in self._watchers() if self._has_looked(uuid))
 
     def is_over(self) -> bool:
         """Whether nothing is worth waiting for: only hosts that were silent before are out, or a new leader is in."""
-        if self._wanted.keys() <= self._seen():
-            return True
-        return self.answered and (self._wanted.keys() <= self._seen() | self._troubled or self._found_leader())
+        out = {uuid for uuid in self._watchers() if not self._has_looked(uuid)}
+        return not out or (self.answered and (out <= self._troubled or self._found_leader()))
 
-    def _seen(self) -> set[str]:
-        return {uuid for uuid, number in self._wanted.items() if self._watchers[uuid].ended >= number}
+    def _has_looked(self, uuid: str) -> bool:
+        return self._watchers()[uuid].ended >= self._wanted.get(uuid, 1)
 
     def _found_leader(self) -> bool:
         leader = self._table.roles.leader

@@ -91,6 +91,11 @@ class Reach:
         """A connection to ask one node whether it leads; or None when it cannot be reached."""
         return await self._quietly(Purpose.LEADER_QUESTION, [[(node.host, node.port)]])
 
+    @property
+    def names(self) -> dict[Address, str]:
+        """The name under which an address was found; for whoever looks names up to fill."""
+        return self._dialer.names
+
     async def host(self, host: Host) -> Connection:
         """A connection to ask one host about its role; raises when it cannot be made."""
         return await self._dialer.dial((host.host, host.port), Purpose.TOPOLOGY)

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 from random import Random
 from typing import Any
 
 import asyncpg
 import pytest
 
+from picopyn.asynchronous.host_names import HostNames
 from picopyn.asynchronous.host_watchers import HostWatchers
 from picopyn.dialects.postgres.host_question import HOST_QUESTIONS
+from picopyn.dsn import Endpoint
 from picopyn.errors import NoNodeAvailable
 from picopyn.routing.host_roles import Host
 from picopyn.routing.host_table import HostTable
@@ -72,20 +75,41 @@ class Link:
 
 
 class Place:
-    """Servers by their letter, watched."""
+    """Servers by their letter, or by an address behind a seed, watched."""
 
-    def __init__(self, *, delay: float = 60.0, timeout: float = 60.0, **servers: Server) -> None:
+    def __init__(self, *, seeds: str = "", timeout: float = 60.0, **servers: Server) -> None:
         self.servers = servers
         self.table = HostTable()
         self.topology = Topology()
         self.batches: list[EventBatch] = []
         self.news = asyncio.Event()
-        hosts = [Host(letter, letter, f"{letter}.test", 5432) for letter in servers]
+        self.names: dict[tuple[str, int], str] = {}
+        self.resolved: dict[str, list[str]] = {}
+        names = HostNames([Endpoint(f"{letter}.test", 5432) for letter in seeds or servers], self.names, self._look_up)
+        self._letters = {host.uuid: letter for host, letter in zip(names.hosts, seeds or servers, strict=True)}
         now = asyncio.get_running_loop().time
         self.source = HostWatchers(
-            hosts, self._connect, self.table, delay=delay, timeout=timeout, now=now, rng=Random(1)
+            names, self._connect, self.table, delay=60.0, timeout=timeout, now=now, rng=Random(1)
         )
         self.source.listen(self._take)
+
+    async def _look_up(self, host: str, port: int) -> list[str]:
+        """As many addresses as a test gives a name; else it stays a name."""
+        if host not in self.resolved:
+            raise socket.gaierror
+        return self.resolved[host]
+
+    def uuid(self, letter: str) -> str:
+        """The identity of a host."""
+        return next(uuid for uuid, own in self._letters.items() if own == letter)
+
+    def trouble(self, letter: str) -> str | None:
+        """Why a host did not answer last."""
+        return self.table.trouble(self.uuid(letter))
+
+    def shown(self, role: str | None = None) -> list[str]:
+        """The hosts that the topology shows."""
+        return [node.host.partition(".")[0] for node in self.topology.snapshot.nodes(role=role)]
 
     def _take(self, batch: EventBatch) -> None:
         self.batches.append(batch)
@@ -93,7 +117,7 @@ class Place:
         self.news.set()
 
     async def _connect(self, host: Host) -> Any:
-        server = self.servers[host.uuid]
+        server = self.servers[host.host.removesuffix(".test")]
         await asyncio.sleep(0)
         if server.refuses is not None:
             raise server.refuses
@@ -104,7 +128,7 @@ class Place:
     @property
     def leader(self) -> str:
         """Who leads, as the topology shows it."""
-        return "".join(node.uuid for node in self.topology.snapshot.nodes(role="leader"))
+        return "".join(self.shown("leader"))
 
     async def until_led_by(self, letter: str) -> None:
         while self.leader != letter:
@@ -122,7 +146,7 @@ async def test_what_one_host_tells_is_published_before_the_slowest_has_answered(
     place.news.clear()
     place.servers["b"].awake.set()
     await place.news.wait()
-    assert [node.uuid for node in place.topology.snapshot.nodes(role="replica")] == ["b"]
+    assert place.shown("replica") == ["b"]
     assert [batch.reset for batch in place.batches] == [True, False, False][: len(place.batches)]
     await place.source.close()
     assert all(link.closed for server in place.servers.values() for link in server.connections)
@@ -189,12 +213,12 @@ async def test_a_look_has_a_limit_of_its_own() -> None:
     await place.source.refresh()
     place.servers["a"].awake.clear()
     await place.source.refresh()  # the other one answers
-    while place.table.trouble("a") is None:
+    while place.trouble("a") is None:
         await asyncio.sleep(0.001)
     assert place.servers["a"].connections[0].closed
     assert place.leader == "a"
     place.servers["a"].awake.set()
-    while place.table.trouble("a") is not None:
+    while place.trouble("a") is not None:
         await asyncio.sleep(0.001)
     await place.source.close()
 
@@ -222,7 +246,7 @@ async def test_an_answer_without_sense_costs_the_connection(answer: Any) -> None
     """It is no role, whatever it is."""
     place = Place(a=Server(answer), b=Server(PRIMARY))
     await place.source.refresh()
-    while place.table.trouble("a") is None:
+    while place.trouble("a") is None:
         await asyncio.sleep(0)
     assert place.servers["a"].connections[0].closed
     assert place.leader == "b"
@@ -240,13 +264,16 @@ async def test_a_cancellation_that_nobody_asked_for_ends_no_watcher(caplog: pyte
 
     place.servers["a"].answer = cancelled
     await place.source.refresh()
-    assert place.table.trouble("a") is not None
+    assert place.trouble("a") is not None
     place.servers["a"].answer = PRIMARY
     await place.source.refresh()
-    while place.table.trouble("a") is not None:
+    while place.trouble("a") is not None:
         await asyncio.sleep(0)
     told = [record.getMessage() for record in caplog.records]
-    assert told == ["the role of a cannot be read: ConnectionError", "the role of a can be read again"]
+    assert told == [
+        "the role of a.test:5432 cannot be read: ConnectionError",
+        "the role of a.test:5432 can be read again",
+    ]
     await place.source.close()
 
 
@@ -277,3 +304,22 @@ async def test_terminated_while_connecting_it_leaves_nothing_open() -> None:
     for _ in range(5):
         await asyncio.sleep(0)
     assert all(link.closed for link in place.servers["a"].connections)
+
+
+# --- names -------------------------------------------------------------------------------------------------
+
+
+async def test_every_address_of_a_name_is_a_host() -> None:
+    """With a role of its own; what goes by names (certificates, password files) still does."""
+    behind = {"10.0.0.1": Server(STANDBY), "10.0.0.2": Server(PRIMARY)}
+    place = Place(seeds="d", d=Server(PRIMARY), **behind)
+    place.resolved["d.test"] = ["10.0.0.2", "10.0.0.1", "10.0.0.1", "::1"]
+    await place.source.refresh()
+    while len(place.topology.snapshot.nodes(role="replica")) != 1:
+        place.news.clear()
+        await place.news.wait()
+    assert [node.host for node in place.topology.snapshot.nodes()] == ["10.0.0.1", "10.0.0.2"]
+    assert [node.host for node in place.topology.snapshot.nodes(role="leader")] == ["10.0.0.2"]
+    assert place.names == {("10.0.0.1", 5432): "d.test", ("10.0.0.2", 5432): "d.test"}
+    await place.source.close()
+    assert all(link.closed for server in place.servers.values() for link in server.connections)

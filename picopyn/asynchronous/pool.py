@@ -173,6 +173,31 @@ class Pool:
                 raise TimeoutError(text) from None
             self._check_open()
 
+    async def ready(
+        self, masters_count: int | None = None, replicas_count: int | None = None, timeout: float | None = 10.0
+    ) -> None:
+        """`wait_ready`, as hasql calls it: without counts, all hosts; with both, so many of each.
+
+        Raises:
+            ValueError: One count without the other, or a negative one.
+            TimeoutError: They were not there in time.
+        """
+        if (masters_count is None) is not (replicas_count is None):
+            raise ValueError("masters_count and replicas_count should both be either None or not None")
+        for name, count in (("masters_count", masters_count), ("replicas_count", replicas_count)):
+            if count is not None and count < 0:
+                raise ValueError(f"{name} must be at least 0, not {count!r}")
+        await self.wait_ready(leaders=masters_count, replicas=replicas_count, timeout=timeout)
+
+    async def wait_masters_ready(self, masters_count: int) -> None:
+        """Wait, without any limit, until so many leaders are connected."""
+        await self.wait_ready(leaders=masters_count, timeout=None)
+
+    @property
+    def available_pool_count(self) -> int:
+        """Nodes with a connection."""
+        return sum(node.idle + node.in_use > 0 for node in self.stats().nodes.values())
+
     # calls
 
     async def execute(
@@ -294,6 +319,9 @@ class Pool:
         role: str | None = None,
         node: str | None = None,
         key: ShardingKey | None = None,
+        read_only: bool | None = None,
+        fallback_master: bool | None = None,
+        master_as_replica_weight: float | None = None,
     ) -> Acquiring:
         """Borrow a connection: `async with pool.acquire() as connection`, or `await` it and `release` it.
 
@@ -305,18 +333,46 @@ class Pool:
                 hosts have roles (PostgreSQL), and any node elsewhere. Among them the load decides.
             node: Name, uuid or address (`host:port`) of the one node.
             key: A key whose owner it shall lead to.
+            read_only: hasql's word: True for `role="replica"`, False for `role="leader"`.
+            fallback_master: For a connection to a replica, instead of what the settings say.
+            master_as_replica_weight: The same.
 
         Raises:
             AcquireTimeout: None became available in time.
+            ConfigError: A weight that is none, or without a replica; a role that is none.
             NoNodeAvailable: No node can be reached, or the topology knows no such node.
             PoolClosed: The pool is closed.
             UsageError: What was asked for contradicts itself, or the key cannot be hashed.
         """
+        if read_only is not None:
+            if role is not None:
+                raise UsageError("role= already says whether a replica will do; leave read_only= out")
+            role = "replica" if read_only else "leader"
         asked = role if role is not None or node is not None else self._settings.role
-        place = Place(None if asked is None else self._role(asked), node, key)
+        place = Place(
+            None if asked is None else self._role(asked), node, key, fallback_master, master_as_replica_weight
+        )
         debug = self._settings.debug or (self._life.loop is not None and self._life.loop.get_debug())
         origin = traceback.StackSummary.from_list(traceback.extract_stack()[:-1]) if debug else None
         return Acquiring(functools.partial(self._acquire, timeout, place, origin))
+
+    def acquire_master(self, timeout: float | None = None) -> Acquiring:
+        """`acquire(role="leader")`, as hasql calls it."""
+        return self.acquire(role="leader", timeout=timeout)
+
+    def acquire_replica(
+        self,
+        fallback_master: bool | None = None,
+        master_as_replica_weight: float | None = None,
+        timeout: float | None = None,
+    ) -> Acquiring:
+        """`acquire(role="replica")`, as hasql calls it; see `acquire`."""
+        return self.acquire(
+            role="replica",
+            timeout=timeout,
+            fallback_master=fallback_master,
+            master_as_replica_weight=master_as_replica_weight,
+        )
 
     async def release(self, connection: AcquiredConnection, *, timeout: float | None = None) -> None:
         """Give back a connection that was acquired with `await`.

@@ -143,9 +143,21 @@ class HostPlanner(Planner):
             ring = rings[role] = self._ring(role, rings is self._drawn)
         return self._plan(role, ring)
 
-    def anywhere(self, role: Role | None = None) -> Plan:
-        """Where to take a connection from; without a role it is the leader, who takes everything."""
-        return self.for_host(role or _LEADER)
+    def anywhere(self, role: Role | None = None, *, fallback: bool | None = None, weight: float | None = None) -> Plan:
+        """Where to take a connection from; without a role it is the leader, who takes everything.
+
+        Args:
+            role: Whom it shall lead to.
+            fallback: Wins over the rule of the pool, for this once.
+            weight: The same.
+        """
+        role = role or _LEADER
+        if fallback is None and weight is None:
+            return self.for_host(role)
+        if self._freshness is not self._table.freshness:
+            self._sort()
+        with_leader = self._with_leader(role, weight)
+        return self._plan(role, self._ring(role, with_leader, doubted=bool(self._doubted), fallback=fallback))
 
     def _sort(self) -> None:
         freshness = self._table.freshness
@@ -155,13 +167,16 @@ class HostPlanner(Planner):
         self._leading = self._ring(_LEADER)
         self._freshness = freshness  # last, for callers may have threads of their own
 
-    def _with_leader(self, role: Role) -> bool:
+    def _with_leader(self, role: Role, weight: float | None = None) -> bool:
         """Whether the primary counts as a fresh replica for this call."""
-        return role in _READS and self._rng.random() < self._rules.master_weight
+        return role in _READS and self._rng.random() < (self._rules.master_weight if weight is None else weight)
 
-    def _ring(self, role: Role, with_leader: bool = False, *, doubted: bool = False) -> Ring | None:
+    def _ring(
+        self, role: Role, with_leader: bool = False, *, doubted: bool = False, fallback: bool | None = None
+    ) -> Ring | None:
         """The best hosts for a role, with the others behind them; None where there is none now."""
-        found = groups(role, self._hosts, fallback=self._rules.fallback_master, with_leader=with_leader)
+        fallback = self._rules.fallback_master if fallback is None else fallback
+        found = groups(role, self._hosts, fallback=fallback, with_leader=with_leader)
         if doubted:
             is_down = self._health.is_down
             living = ([node for node in group if not is_down(node.uuid)] for group in found)

@@ -161,11 +161,13 @@ class Planner:
             return self.for_bucket(tier, next(iter(owners.values())), role, read, "key_set")
         return self.spread(tier)
 
-    def anywhere(self, role: Role | None = None) -> Plan:
+    def anywhere(self, role: Role | None = None, *, fallback: bool | None = None, weight: float | None = None) -> Plan:
         """Plan a call that every node can answer by itself: the least loaded, then the others.
 
         Args:
             role: Which nodes will do, or come first; None: no difference.
+            fallback: For hosts with roles, see `HostPlanner`; nothing here.
+            weight: The same.
         """
         if role is not None:
             return self._by_role(role)

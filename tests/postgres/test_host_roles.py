@@ -303,3 +303,61 @@ async def test_a_link_that_is_cut_and_one_that_is_mute(servers: PostgresCluster,
             assert await pool.execute(WRITE, 1, idempotent=True, timeout=60) == "INSERT 0 1"
             await pool.refresh_topology()
             assert leaders(pool) == {proxy.port}
+
+
+# --- hasql's words -----------------------------------------------------------------------------------------
+
+
+async def test_hasqls_words(servers: PostgresCluster, open_pool: OpenPool) -> None:
+    """`ready`, `acquire(read_only=)`, `acquire_master`, `acquire_replica`, `wait_masters_ready`."""
+    pool = await open_pool(servers.dsn)
+    await pool.ready()
+    await pool.ready(1, 2)
+    await pool.wait_masters_ready(1)
+    assert pool.available_pool_count == 3
+    first, others = port(servers, "n1"), port(servers, "n2", "n3")
+    for acquiring, expected in (
+        (pool.acquire(), first),
+        (pool.acquire(read_only=False), first),
+        (pool.acquire_master(timeout=5), first),
+        (pool.acquire(read_only=True), others),
+        (pool.acquire_replica(), others),
+        (pool.acquire_replica(master_as_replica_weight=0.0), others),
+    ):
+        async with acquiring as connection:
+            assert connection.node.port in expected
+    drawn = set()
+    for _ in range(60):
+        async with pool.acquire_replica(master_as_replica_weight=1.0) as connection:
+            drawn.add(connection.node.port)
+    assert drawn == first | others
+
+
+async def test_hasqls_fallback(postgres: PostgresServer, open_pool: OpenPool) -> None:
+    """Without a replica: the primary where that was allowed, per call or by the pool; else the call waits."""
+    pool = await open_pool(postgres.dsn, role="leader")
+    for allowed in ({"fallback_master": True}, {"master_as_replica_weight": 1.0}):
+        async with pool.acquire_replica(**allowed, timeout=5) as connection:
+            assert connection.node.port == postgres.port
+    for refused in ({}, {"fallback_master": False}, {"master_as_replica_weight": 0.0}):
+        with pytest.raises(AcquireTimeout):
+            await pool.acquire_replica(**refused, timeout=0.1)
+    falls = await open_pool(postgres.dsn, role="replica", fallback_master=True)
+    assert await falls.fetchval(PORT) == postgres.port
+    with pytest.raises(AcquireTimeout):
+        await falls.acquire_replica(fallback_master=False, timeout=0.1)
+
+
+async def test_hasqls_words_that_contradict(postgres: PostgresServer, open_pool: OpenPool) -> None:
+    """Refused where they are said."""
+    pool = await open_pool(postgres.dsn, role="leader")
+    for counts in ((-1, 5), (2, -10), (1, None), (None, 2)):
+        with pytest.raises(ValueError, match="_count"):
+            await pool.ready(*counts)
+    for weight in (-0.1, 1.1, 2.0):
+        with pytest.raises(ValueError, match="segment"):
+            pool.acquire_replica(master_as_replica_weight=weight)
+    with pytest.raises(ValueError, match="about connections to a replica"):
+        pool.acquire(read_only=False, master_as_replica_weight=0.5)
+    with pytest.raises(UsageError, match="leave read_only= out"):
+        pool.acquire(role="leader", read_only=True)

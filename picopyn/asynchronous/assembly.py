@@ -74,7 +74,7 @@ async def assemble(
     household.journal = journal = Journal(Counters(), Publisher(settings.on_event), runtime.now)
     household.control = control = ControlPlane(settings, dialect, reach, journal.publisher, runtime.now, rng)
     household.cluster = cluster = Cluster(
-        runtime, dialect, settings, control.snapshot, journal, control.look_again, rng
+        runtime, dialect, settings, control.snapshot, journal, control.look_again, rng, control.hosts
     )
     routes = RouteTable(control.metadata, dialect.key_hash, lambda: cluster.snapshot.bucket_counts)
     household.executor = executor = Executor(cluster, routes, control.metadata, dialect, journal)

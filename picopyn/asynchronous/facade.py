@@ -12,6 +12,7 @@ from picopyn.asynchronous.config_files import read_file
 from picopyn.asynchronous.control_plane import ControlPlane
 from picopyn.asynchronous.dialect_detection import named_dialect
 from picopyn.asynchronous.household import Household
+from picopyn.asynchronous.lifecycle import State
 from picopyn.asynchronous.sessions import refuse_unsupported
 from picopyn.dialects.base import Capability
 from picopyn.engine.cluster import Cluster
@@ -24,6 +25,7 @@ from picopyn.engine.request import EXECUTEMANY, EXECUTEMANY_FRESHLY, Request
 from picopyn.engine.statistics import pool_stats
 from picopyn.errors import ConfigError, NotSupported, UsageError
 from picopyn.query_metadata import PreparedStatementMetadata
+from picopyn.role_settings import role_problems
 from picopyn.routing.explanation import RouteExplanation
 from picopyn.routing.plan import Role
 from picopyn.routing.sharding import ShardingKey
@@ -103,6 +105,11 @@ class PoolFacade:
         control = self._control
         return pool_stats(self._cluster, self._journal, control.tracker.stats(), control.metadata.stats())
 
+    @property
+    def available_pool_count(self) -> int:
+        """Nodes with a connection."""
+        return sum(node.idle + node.in_use > 0 for node in self.stats().nodes.values())
+
     def update_topology_interval(self, seconds: float) -> None:
         """Change how often the topology is refreshed; takes effect at once.
 
@@ -172,14 +179,30 @@ class PoolFacade:
     def _role(self, role: str | None) -> Role:
         if role is None:
             return self._default_role
-        try:
-            return Role(role)
-        except ValueError:
-            raise ConfigError(f"role must be 'leader' or 'prefer_leader', not {role!r}") from None
+        problems = role_problems(role)
+        if problems:
+            raise ConfigError(problems)
+        asked = Role(role)
+        if self._life.state is State.OPEN:  # else the call is refused anyway
+            self._control.check_role(asked)
+        return asked
 
-    def _place(self, role: str | None, node: str | None, key: ShardingKey | None) -> Place:
+    def _place(
+        self,
+        role: str | None,
+        node: str | None,
+        key: ShardingKey | None,
+        read_only: bool | None = None,
+        fallback_master: bool | None = None,
+        master_as_replica_weight: float | None = None,
+    ) -> Place:
+        if read_only is not None:
+            if role is not None:
+                raise UsageError("role= already says whether a replica will do; leave read_only= out")
+            role = "replica" if read_only else "leader"
         asked = role if role is not None or node is not None else self._settings.role
-        return Place(None if asked is None else self._role(asked), node, key)
+        known = None if asked is None else self._role(asked)
+        return Place(known, node, key, fallback_master, master_as_replica_weight)
 
     def _loan_request(self, timeout: float | None, place: Place) -> Request:
         self._check_open()
@@ -215,3 +238,16 @@ class PoolFacade:
     def _expire(self) -> None:
         self._household.dialer.credentials.forgive()
         self._cluster.expire_connections()
+
+
+def check_counts(masters: int | None, replicas: int | None) -> None:
+    """Hasql's rule for the counts of `ready`.
+
+    Raises:
+        ValueError: One without the other, or a negative one.
+    """
+    if (masters is None) is not (replicas is None):
+        raise ValueError("masters_count and replicas_count should both be either None or not None")
+    for name, count in (("masters_count", masters), ("replicas_count", replicas)):
+        if count is not None and count < 0:
+            raise ValueError(f"{name} must be at least 0, not {count!r}")

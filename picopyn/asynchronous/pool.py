@@ -15,7 +15,7 @@ from typing import Any
 
 from picopyn.asynchronous.acquired import AcquiredConnection, Acquiring
 from picopyn.asynchronous.assembly import assemble
-from picopyn.asynchronous.facade import CLOSE_GRACE, PoolFacade
+from picopyn.asynchronous.facade import CLOSE_GRACE, PoolFacade, check_counts
 from picopyn.asynchronous.household import Household
 from picopyn.asynchronous.lifecycle import LAST_GRACE, Lifecycle
 from picopyn.asynchronous.transaction import PoolTransaction
@@ -118,6 +118,22 @@ class Pool(PoolFacade):
         self._check_open()
         check_timeout(timeout)
         await self._until_ready(leaders, replicas, timeout)
+
+    async def ready(
+        self, masters_count: int | None = None, replicas_count: int | None = None, timeout: float | None = 10.0
+    ) -> None:
+        """`wait_ready`, as hasql calls it: without counts, all hosts; with both, so many of each.
+
+        Raises:
+            ValueError: One count without the other, or a negative one.
+            TimeoutError: They were not there in time.
+        """
+        check_counts(masters_count, replicas_count)
+        await self.wait_ready(leaders=masters_count, replicas=replicas_count, timeout=timeout)
+
+    async def wait_masters_ready(self, masters_count: int) -> None:
+        """Wait, without any limit, until so many leaders are connected."""
+        await self.wait_ready(leaders=masters_count, timeout=None)
 
     # calls
 
@@ -236,6 +252,9 @@ class Pool(PoolFacade):
         role: str | None = None,
         node: str | None = None,
         key: ShardingKey | None = None,
+        read_only: bool | None = None,
+        fallback_master: bool | None = None,
+        master_as_replica_weight: float | None = None,
     ) -> Acquiring:
         """Borrow a connection: `async with pool.acquire() as connection`, or `await` it and `release` it.
 
@@ -247,17 +266,35 @@ class Pool(PoolFacade):
                 any node. Among them the load decides.
             node: Name, uuid or address (`host:port`) of the one node.
             key: A key whose owner it shall lead to.
+            read_only: hasql's word: True for `role="replica"`, False for `role="leader"`.
+            fallback_master: For a connection to a replica, instead of what the settings say.
+            master_as_replica_weight: The same.
 
         Raises:
             AcquireTimeout: None became available in time.
+            ConfigError: A weight that is none, or without a replica; a role that is none.
             NoNodeAvailable: No node can be reached, or the topology knows no such node.
             PoolClosed: The pool is closed.
             UsageError: What was asked for contradicts itself, or the key cannot be hashed.
         """
-        place = self._place(role, node, key)
+        place = self._place(role, node, key, read_only, fallback_master, master_as_replica_weight)
         debug = self._settings.debug or (self._life.loop is not None and self._life.loop.get_debug())
         origin = traceback.StackSummary.from_list(traceback.extract_stack()[:-1]) if debug else None
         return Acquiring(functools.partial(self._acquire, timeout, place, origin))
+
+    def acquire_master(self, timeout: float | None = None) -> Acquiring:
+        """`acquire(role="leader")`, as hasql calls it."""
+        return self.acquire(role="leader", timeout=timeout)
+
+    def acquire_replica(
+        self,
+        fallback_master: bool | None = None,
+        master_as_replica_weight: float | None = None,
+        timeout: float | None = None,
+    ) -> Acquiring:
+        """`acquire(role="replica")`, as hasql calls it; see `acquire`."""
+        wishes = {"fallback_master": fallback_master, "master_as_replica_weight": master_as_replica_weight}
+        return self.acquire(role="replica", timeout=timeout, **wishes)  # type: ignore[arg-type]
 
     async def release(self, connection: AcquiredConnection, *, timeout: float | None = None) -> None:
         """Give back a connection that was acquired with `await`.

@@ -96,6 +96,11 @@ class Dialer:
             return Knock(tls.GSS_REQUEST, closing_counts=True)
         return Knock(tls.SSL_REQUEST, closing_counts=self._security.plan.attempts[0] is Attempt.PLAIN)
 
+    @property
+    def names(self) -> dict[Address, str]:
+        """The name under which an address was found, for what goes by names."""
+        return self._security.plan.names
+
     async def dial(
         self, address: Address, purpose: Purpose, on_notice: Callable[[str], None] | None = None
     ) -> Connection:
@@ -248,7 +253,8 @@ class Dialer:
         password = self._settings.password
         if password is not None:
             return password
-        return functools.partial(self._passwords.find, *address, self._database, self._user)
+        host, port = address
+        return functools.partial(self._passwords.find, self.names.get(address, host), port, self._database, self._user)
 
     def _start_up(self, purpose: Purpose) -> dict[str, str]:
         settings = self._settings

@@ -23,7 +23,7 @@ from picopyn.engine.request import Request
 from picopyn.engine.route_table import RouteTable
 from picopyn.engine.runtime import Link
 from picopyn.errors import AuthenticationFailed, ConnectionLost, Fault, PoolClosed
-from picopyn.routing.plan import Candidate, Plan, Wait
+from picopyn.routing.plan import FOR_LEADER, Candidate, Plan, Role, Wait
 from picopyn.routing.retry import Action, Call, LossMemory, decide
 from picopyn.topology import Node
 
@@ -142,7 +142,7 @@ class Executor:
                 raise PoolClosed("the pool is closed")
             version = self._changes.version
             plan = place.plan(self._cluster.planner, self._dialect)
-            if plan.wait in (Wait.LEADER, Wait.TIER):
+            if plan.wait not in (None, Wait.NODES):
                 await self._wait(request, plan, version)
                 continue
             for candidate in plan.candidates:
@@ -218,7 +218,7 @@ class Executor:
             request.asked = True
             self._router.learn(request.query)
         self._cluster.ask_refresh()
-        request.waited = request.waited or plan.wait in (Wait.LEADER, Wait.TIER)
+        request.waited = request.waited or plan.wait in FOR_LEADER
         try:
             await self._changes.wait(self._patience(request), version)
         except TimeoutError as error:
@@ -238,11 +238,15 @@ class Executor:
         except TimeoutError:
             return
 
-    async def _await_refresh(self, request: Request, doubtful: Node) -> None:
-        """Wait for the result of a look that begins now or later: one under way may have seen what was before."""
+    async def _await_refresh(self, request: Request, doubtful: Node) -> bool:
+        """Wait for the result of a look that begins now or later: one under way may have seen what was before.
+
+        Returns:
+            Whether there is a look; without one, the next candidate may know better.
+        """
         changes, look = self._changes, await self._cluster.next_look(doubtful)
         if look is None:
-            return await self._pause(request, request.sent)
+            return False
         version = changes.version
         try:
             while changes.look < look and not self.closed:
@@ -250,7 +254,7 @@ class Executor:
                 version = changes.version
         except TimeoutError as error:
             raise self._not_acquired(request, "a newer look at the cluster") from error
-        return None
+        return True
 
     def _patience(self, request: Request) -> float | None:
         """Until when a call may wait to be sent: its own timeout, else `acquire_timeout` within `command_timeout`."""
@@ -312,7 +316,8 @@ class Executor:
         if request.patience != request.deadline:  # it came from `acquire_timeout`: the next wait is a new one
             request.patience = None
         losses = self._count_loss(request, node) if fault is Fault.LOST else 0
-        action = decide(fault, Call(self._repeatable(request), request.sent, losses, request.prepared_again))
+        repeatable, for_replica = self._repeatable(request), request.role is Role.REPLICA
+        action = decide(fault, Call(repeatable, request.sent, losses, request.prepared_again, for_replica))
         if action is Action.RAISE:
             self._raise(request, node, error, fault, ended)
         request.tried(node, f"{fault.value}: {ended or failures.in_short(error)}")
@@ -322,7 +327,10 @@ class Executor:
             raise failures.outcome_unknown(request, node, error, broke, ended) from error
         self._journal.retried(node, fault, len(request.attempts))
         if action is Action.AWAIT_REFRESH:
-            await self._await_refresh(request, node)
+            if fault is Fault.NOT_LEADER:
+                self._router.needs_leader(request)
+            if not await self._await_refresh(request, node):
+                return _Verdict.NEXT_CANDIDATE
         elif action is Action.BACK_OFF:
             await self._pause(request, request.sent)
         return _Verdict.NEXT_CANDIDATE if action is Action.NEXT_NODE else _Verdict.PLAN_AGAIN

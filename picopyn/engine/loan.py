@@ -223,6 +223,8 @@ class Loan:
             return self._count(failures.held_lost(name, node, error, uncertain=uncertain, why=cluster.why_down(node)))
         self.sound = self.sound and self.link.is_settled()
         if getattr(error, "sqlstate", None) is not None:
+            if cluster.fault(error) is Fault.NOT_LEADER:
+                cluster.ask_refresh()
             self.erred = self.link.is_in_transaction()
             error.add_note(f"picopyn: {name}() on a connection to {node.name} ({node.address})")
         return None

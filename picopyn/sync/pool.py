@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from picopyn.asynchronous.assembly import assemble
-from picopyn.asynchronous.facade import CLOSE_GRACE, PoolFacade
+from picopyn.asynchronous.facade import CLOSE_GRACE, PoolFacade, check_counts
 from picopyn.asynchronous.household import Household
 from picopyn.asynchronous.lifecycle import LAST_GRACE
 from picopyn.asynchronous.sessions import Sessions
@@ -133,6 +133,22 @@ class Pool(PoolFacade):
         check_timeout(timeout)
         drive(self._until_ready(leaders, replicas, timeout))
 
+    def ready(
+        self, masters_count: int | None = None, replicas_count: int | None = None, timeout: float | None = 10.0
+    ) -> None:
+        """`wait_ready`, as hasql calls it: without counts, all hosts; with both, so many of each.
+
+        Raises:
+            ValueError: One count without the other, or a negative one.
+            TimeoutError: They were not there in time.
+        """
+        check_counts(masters_count, replicas_count)
+        self.wait_ready(leaders=masters_count, replicas=replicas_count, timeout=timeout)
+
+    def wait_masters_ready(self, masters_count: int) -> None:
+        """Wait, without any limit, until so many leaders are connected."""
+        self.wait_ready(leaders=masters_count, timeout=None)
+
     # calls
 
     def execute(
@@ -237,6 +253,9 @@ class Pool(PoolFacade):
         role: str | None = None,
         node: str | None = None,
         key: ShardingKey | None = None,
+        read_only: bool | None = None,
+        fallback_master: bool | None = None,
+        master_as_replica_weight: float | None = None,
     ) -> Acquiring:
         """Borrow a connection: `with pool.acquire() as connection`, or call `take()` on it and `release` it later.
 
@@ -248,14 +267,18 @@ class Pool(PoolFacade):
                 any node.
             node: Name, uuid or address (`host:port`) of the one node.
             key: A key whose owner it shall lead to.
+            read_only: hasql's word: True for `role="replica"`, False for `role="leader"`.
+            fallback_master: For a connection to a replica, instead of what the settings say.
+            master_as_replica_weight: The same.
 
         Raises:
             AcquireTimeout: None became available in time.
+            ConfigError: A weight that is none, or without a replica; a role that is none.
             NoNodeAvailable: No node can be reached, or the topology knows no such node.
             PoolClosed: The pool is closed.
             UsageError: What was asked for contradicts itself, or the key cannot be hashed.
         """
-        place = self._place(role, node, key)
+        place = self._place(role, node, key, read_only, fallback_master, master_as_replica_weight)
         check_timeout(timeout)
         origin = traceback.StackSummary.from_list(traceback.extract_stack()[:-1]) if self._settings.debug else None
 
@@ -271,6 +294,20 @@ class Pool(PoolFacade):
                 raise
 
         return Acquiring(take, self._check_open)
+
+    def acquire_master(self, timeout: float | None = None) -> Acquiring:
+        """`acquire(role="leader")`, as hasql calls it."""
+        return self.acquire(role="leader", timeout=timeout)
+
+    def acquire_replica(
+        self,
+        fallback_master: bool | None = None,
+        master_as_replica_weight: float | None = None,
+        timeout: float | None = None,
+    ) -> Acquiring:
+        """`acquire(role="replica")`, as hasql calls it; see `acquire`."""
+        wishes = {"fallback_master": fallback_master, "master_as_replica_weight": master_as_replica_weight}
+        return self.acquire(role="replica", timeout=timeout, **wishes)  # type: ignore[arg-type]
 
     def release(self, connection: AcquiredConnection, *, timeout: float | None = None) -> None:
         """Give back a connection that was taken without `with`; see the asynchronous pool.

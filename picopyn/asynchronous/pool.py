@@ -243,7 +243,8 @@ class Pool(PoolFacade):
             OutcomeUnknown: Some rows may have taken effect.
             Exception: As for `execute`.
         """
-        await self._executor.run(self._request_of_rows(query, args, timeout, role, idempotent))
+        request = self._request_of_rows(query, args, timeout, role, idempotent)
+        await self._executor.run(request)
 
     def acquire(
         self,

@@ -221,10 +221,10 @@ class CallerLoop:
         """Be this thread's running loop, in front of one that may be running already."""
         outer = events._get_running_loop()
         outer_task = None if outer is None else asyncio.current_task()
-        if outer is not None and outer_task is not None:
-            tasks._leave_task(outer, outer_task)
-        events._set_running_loop(_any(self))
         try:
+            if outer is not None and outer_task is not None:
+                tasks._leave_task(outer, outer_task)
+            events._set_running_loop(_any(self))  # who is interrupted here does not stay in it either
             yield
         finally:
             events._set_running_loop(outer)

@@ -125,7 +125,9 @@ def test_while_others_wait_for_what_it_gives_back(pool: Pool, full_size: bool) -
         other = pool.acquire().take()
         mine = pool.acquire().take()
         answers: list[int] = []
-        waiting = threading.Thread(target=lambda: answers.append(pool.fetchval("SELECT 7", timeout=20)))
+        waiting = threading.Thread(
+            target=lambda found: found.append(pool.fetchval("SELECT 7", timeout=20)), args=(answers,)
+        )
         waiting.start()
         until(lambda: pool.stats().waiting == 1)
         finished = False

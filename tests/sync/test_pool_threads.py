@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from picopyn.errors import ConfigError, UsageError
+from picopyn.errors import ConfigError, NoNodeAvailable
 from picopyn.sync import Pool
 from picopyn.sync.acquired import AcquiredConnection
 from picopyn.testing import PostgresServer
@@ -75,9 +75,8 @@ def test_hooks_are_plain_functions(server: PostgresServer) -> None:
         with pytest.raises(ConfigError) as caught:
             Pool(server.dsn, after_connect=kind, reset=kind)
         assert [problem.partition(" ")[0] for problem in caught.value.problems] == ["after_connect", "reset"]
-    with opened(server, min_size=0, after_connect=lambda c: hook(c), connect_timeout=1) as pool:
-        with pytest.raises(UsageError, match="plain function"):
-            pool.fetchval("SELECT 1")
+    with pytest.raises(NoNodeAvailable, match="a hook of a pool of threads is a plain function"):
+        opened(server, after_connect=lambda connection: hook(connection), connect_timeout=1).open()
 
 
 def test_in_a_running_event_loop_it_works_and_warns_once(server: PostgresServer) -> None:
@@ -99,10 +98,10 @@ def test_in_a_running_event_loop_it_works_and_warns_once(server: PostgresServer)
 def test_a_forgotten_connection_is_told_and_goes_back(server: PostgresServer) -> None:
     """Also one whose borrower was collected on a thread that was just about to use the same accounts."""
     with opened(server, min_size=1, max_size=1) as pool:
-        connection = pool.acquire().take()
-        pid = connection.get_server_pid()
-        with pytest.warns(ResourceWarning, match="was never given back"):
-            del connection
+        held = [pool.acquire().take()]
+        pid = held[0].get_server_pid()
+        with pytest.warns(ResourceWarning, match="was never given back"):  # noqa: PT031
+            held.clear()
             gc.collect()
         until(lambda: (pool.stats().idle, pool.stats().in_use) == (1, 0))
         assert pool.fetchval("SELECT pg_backend_pid()") == pid

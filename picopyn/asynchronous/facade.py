@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Sequence
 from random import Random
-from typing import Any, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from picopyn.asynchronous import tls
 from picopyn.asynchronous.config_files import read_file
@@ -55,8 +55,11 @@ class Life(Protocol):
         ...
 
 
-class PoolFacade:
-    """A pool, but for its calls.
+L = TypeVar("L", bound=Life)
+
+
+class PoolFacade(Generic[L]):
+    """A pool, but for its calls; `L` is its life.
 
     Args:
         dsn: Connection string.
@@ -68,7 +71,7 @@ class PoolFacade:
     """
 
     _how_to_open = "use `async with pool` or `await pool.open()`"
-    _life: Life
+    _life: L
     _household: Household
     _control: ControlPlane
     _journal: Journal
@@ -94,7 +97,7 @@ class PoolFacade:
         return f"<Pool {self._settings.dsn!r} {self._life.state.value}>"
 
     def __del__(self) -> None:
-        life: Life | None = getattr(self, "_life", None)
+        life: L | None = getattr(self, "_life", None)
         if life is not None:
             life.forgotten()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Sequence
 from random import Random
-from typing import Any, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from picopyn.asynchronous import tls
 from picopyn.asynchronous.config_files import read_file
@@ -39,8 +39,28 @@ T = TypeVar("T")
 CLOSE_GRACE = 10.0
 
 
-class PoolFacade:
-    """A pool, but for its calls.
+class Life(Protocol):
+    """The state of a pool."""
+
+    @property
+    def state(self) -> State:
+        """Where in its life it is."""
+        ...
+
+    def forgotten(self) -> None:
+        """Nobody has the pool any more."""
+        ...
+
+    def check_open(self) -> None:
+        """Refuse calls before the opening, after the end, and where the pool does not belong."""
+        ...
+
+
+L = TypeVar("L", bound=Life)
+
+
+class PoolFacade(Generic[L]):
+    """A pool, but for its calls; `L` is its life.
 
     Args:
         dsn: Connection string.
@@ -52,7 +72,7 @@ class PoolFacade:
     """
 
     _how_to_open = "use `async with pool` or `await pool.open()`"
-    _life: Any  # the life cycle of the facade: has a state, and checks whether the pool may be used
+    _life: L
     _household: Household
     _control: ControlPlane
     _journal: Journal
@@ -78,7 +98,7 @@ class PoolFacade:
         return f"<Pool {self._settings.dsn!r} {self._life.state.value}>"
 
     def __del__(self) -> None:
-        life = getattr(self, "_life", None)
+        life: L | None = getattr(self, "_life", None)
         if life is not None:
             life.forgotten()
 

@@ -28,7 +28,7 @@ from picopyn.settings import PoolSettings, check_timeout
 from picopyn.topology import TopologySnapshot
 
 
-class Pool(PoolFacade):
+class Pool(PoolFacade[Lifecycle]):
     """A pool of connections to a cluster that sends every statement where it belongs.
 
     ```
@@ -45,8 +45,6 @@ class Pool(PoolFacade):
     Raises:
         ConfigError: Something in the configuration cannot work; it names every problem. No socket was opened.
     """
-
-    _life: Lifecycle
 
     def __init__(self, dsn: str | None = None, *, settings: PoolSettings | None = None, **options: Any) -> None:
         super().__init__(dsn, settings=settings, **options)

@@ -59,13 +59,13 @@ class AcquiredConnection:
         origin: traceback.StackSummary | None = None,
     ) -> None:
         link: Any = loan.link
-        self._loan = loan
         self._later = later
         self._wire = link.wire
         self._guard = Lent(loan, self._wire)
         self._connection = Connection(self._wire, self._guard)
         self._pool = pool
         self._origin = origin
+        self._loan = loan  # last: from now on a finaliser gives it back
         self._wire.show_as(self)
 
     def __repr__(self) -> str:
@@ -83,16 +83,16 @@ class AcquiredConnection:
         loan: Loan | None = getattr(self, "_loan", None)
         if loan is None or loan.back or self._wire.inherited:
             return
-        closed = self._wire.was_closed()
+        silent = loan.released or self._wire.was_closed()
+        text = f"{self!r} was never given back to its pool"
         self._later(loan.forget)
-        if loan.released or closed:
+        if silent:
             return
         if self._origin is None:
             where = "; with debug=True this tells where it was acquired"
         else:
             where = "; it was acquired here:\n" + "".join(self._origin.format()).rstrip()
-        text = f"{self!r} was never given back to its pool{where}"
-        warnings.warn(text, ResourceWarning, source=self, stacklevel=2)  # last: it may be made an error
+        warnings.warn(text + where, ResourceWarning, source=self, stacklevel=2)  # last: it may be made an error
 
     @property
     def node(self) -> Node:

@@ -40,7 +40,7 @@ from picopyn.topology import TopologySnapshot
 T = TypeVar("T")
 
 
-class Pool(PoolFacade):
+class Pool(PoolFacade[Lifecycle]):
     """A pool of connections to a cluster that sends every statement where it belongs, for threads.
 
     ```
@@ -61,7 +61,6 @@ class Pool(PoolFacade):
     """
 
     _how_to_open = "use `with pool` or `pool.open()`"
-    _life: Lifecycle
 
     def __init__(self, dsn: str | None = None, *, settings: PoolSettings | None = None, **options: Any) -> None:
         super().__init__(dsn, settings=settings, **options)

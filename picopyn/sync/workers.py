@@ -67,7 +67,7 @@ class Workers:
         """Let the threads go that have nothing to do. From now on nobody wants what is still being done."""
         with self._guard:
             self._has_ended = True
-            free = self._free
+            free, self._free = self._free, 0
         for _ in range(free):
             self._work.put(None)
 
@@ -87,6 +87,8 @@ class Workers:
         while do is not None:
             do()
             with self._guard:
+                if self._has_ended:
+                    return
                 self._free += 1
             do = self._next()
 

@@ -201,7 +201,6 @@ async def test_pool_idle_killed_by_server(
     assert [record for record in caplog.records if record.levelname in ("ERROR", "CRITICAL")] == []
 
 
-@pytest.mark.parametrize("facade", FACADES, indirect=True)
 async def test_pool_stale_waiters_slow_queue(watch: Watch, full_size: bool, measured: Measured) -> None:
     """Clients that hang up while they wait slow nobody down who behaves."""
     pool = watch.pool(max_size=4, min_size=4)
@@ -355,7 +354,6 @@ async def test_every_waiter_ends_with_a_result_or_a_clear_error_when_a_server_re
             await asyncio.gather(*calls)
 
 
-@pytest.mark.parametrize("facade", FACADES, indirect=True)
 async def test_a_thousand_idle_waiters_cost_nearly_nothing(watch: Watch, measured: Measured) -> None:
     """Nobody polls."""
     pool = watch.pool(max_size=1)
@@ -445,7 +443,6 @@ async def test_timeout_accept_never_answer(pool_class: Any, stage: str) -> None:
             assert time.monotonic() - began < 1.2
 
 
-@pytest.mark.parametrize("facade", FACADES, indirect=True)
 async def test_timeout_dead_peer_keepalive(pool_class: Any, watch: Watch, postgres: PostgresServer) -> None:
     """The system's options are set on every connection; an idle connection is replaced after `max_idle`."""
     words = "keepalives=1&keepalives_idle=7&keepalives_interval=2&keepalives_count=3&tcp_user_timeout=2500"
@@ -557,7 +554,6 @@ async def test_clock_wall_jump(watch: Watch, monkeypatch: pytest.MonkeyPatch, fu
 # conc
 
 
-@pytest.mark.parametrize("facade", FACADES, indirect=True)
 async def test_conc_two_tasks_one_connection(watch: Watch, full_size: bool) -> None:
     """The second task is refused, the first one's call is not damaged; a release during a call waits for its end."""
     async with watch.pool(max_size=1) as pool:

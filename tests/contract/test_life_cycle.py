@@ -88,7 +88,6 @@ async def test_two_tasks_may_not_open_a_pool_at_the_same_time(pool_class: Any, t
     await pool.close()
 
 
-@pytest.mark.parametrize("facade", FACADES, indirect=True)
 async def test_an_opening_that_fails_half_way_leaves_nothing(pool_class: Any, proxied: Proxied) -> None:
     """The topology is read, but no connection for calls can be made: the error says so, and all is closed."""
     with black_hole() as hole:
@@ -115,7 +114,6 @@ async def test_a_pool_that_could_not_be_opened_may_be_opened_later(pool_class: A
         assert await pool.fetchval("SELECT 1") == 1
 
 
-@pytest.mark.parametrize("facade", FACADES, indirect=True)
 @pytest.mark.parametrize("where", ["at the first word", "in the pools"])
 async def test_a_cancelled_opening_leaves_nothing(pool_class: Any, proxied: Proxied, where: str) -> None:
     """Wherever it is: no task, no connection."""
@@ -359,7 +357,6 @@ async def test_borrowing_waits_no_longer_than_allowed(target: Target, open_pool:
     assert pool.stats().acquire_timeouts == 1
 
 
-@pytest.mark.parametrize("facade", FACADES, indirect=True)
 @pytest.mark.parametrize("end", ["timeout", "cancellation"])
 async def test_a_connection_on_which_a_call_was_cut_short_is_dropped(
     proxied: Proxied, open_pool: OpenPool, end: str
@@ -521,7 +518,6 @@ async def test_a_source_that_fails_at_first_is_told(pool_class: Any) -> None:
         await pool.open()
 
 
-@pytest.mark.parametrize("facade", FACADES, indirect=True)
 @pytest.mark.parametrize("how", ["failed", "cancelled"])
 async def test_a_pool_with_a_source_of_ones_own_can_be_opened_again(pool_class: Any, how: str) -> None:
     """What the first attempt had begun is given up, and the same source is asked once more."""

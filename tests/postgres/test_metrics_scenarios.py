@@ -52,7 +52,6 @@ def in_bounds(stats: PoolStats, most: int) -> None:
     assert stats.waiting == sum(node.waiting for node in nodes)
 
 
-@pytest.mark.parametrize("facade", FACADES, indirect=True)
 @pytest.mark.parametrize("seed", range(3))
 async def test_metrics_negative_with_nodes_that_come_and_go(
     pool_class: Any, postgres: PostgresServer, proxies: list[FaultProxy], seed: int
@@ -244,7 +243,6 @@ async def test_metrics_event_callbacks_in_order(
     assert not [record for record in caplog.records if record.levelname == "ERROR"]
 
 
-@pytest.mark.parametrize("facade", FACADES, indirect=True)
 async def test_metrics_event_callbacks_that_come_back(
     pool_class: Any, postgres: PostgresServer, proxies: list[FaultProxy], caplog: pytest.LogCaptureFixture
 ) -> None:

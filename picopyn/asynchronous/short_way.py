@@ -10,10 +10,14 @@ It leans on asyncpg's internals: the statement cache, `bind_execute`, and which 
 
 from __future__ import annotations
 
-from typing import Any
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
 
 import asyncpg
 from asyncpg.exceptions import InvalidCachedStatementError, OutdatedSchemaCacheError
+
+T = TypeVar("T")
 
 #: The server, or asyncpg, says that what is known of a statement is outdated.
 _OUTDATED = (InvalidCachedStatementError, OutdatedSchemaCacheError)
@@ -30,38 +34,60 @@ class ShortWayConnection(asyncpg.Connection):
         """See asyncpg."""
         known = None if record_class is not None else self._known(query)
         if known is None:
-            return await super().fetch(query, *args, timeout=timeout, record_class=record_class)
+            return await self._all_within(timeout, super().fetch, query, *args, record_class=record_class)
+        began = 0.0 if timeout is None else self._loop.time()
         try:
             return await self._protocol.bind_execute(known, args, "", 0, False, timeout)
         except _OUTDATED as error:
             await self._renew(error)
-        return await super().fetch(query, *args, timeout=timeout)
+        return await self._all_within(self._rest(timeout, began), super().fetch, query, *args)
 
     async def fetchrow(self, query: str, *args: Any, timeout: float | None = None, record_class: Any = None) -> Any:
         """See asyncpg."""
         known = None if record_class is not None else self._known(query)
         if known is None:
-            return await super().fetchrow(query, *args, timeout=timeout, record_class=record_class)
+            return await self._all_within(timeout, super().fetchrow, query, *args, record_class=record_class)
+        began = 0.0 if timeout is None else self._loop.time()
         try:
             rows = await self._protocol.bind_execute(known, args, "", 1, False, timeout)
         except _OUTDATED as error:
             await self._renew(error)
         else:
             return rows[0] if rows else None
-        return await super().fetchrow(query, *args, timeout=timeout)
+        return await self._all_within(self._rest(timeout, began), super().fetchrow, query, *args)
 
     async def execute(self, query: str, *args: Any, timeout: float | None = None) -> str:
         """See asyncpg."""
         known = self._known(query) if args else None
         if known is None:
-            return str(await super().execute(query, *args, timeout=timeout))
+            return str(await self._all_within(timeout, super().execute, query, *args))
+        began = 0.0 if timeout is None else self._loop.time()
         try:
             result = await self._protocol.bind_execute(known, args, "", 0, True, timeout)
         except _OUTDATED as error:
             await self._renew(error)
         else:
             return str(result[1].decode())
-        return str(await super().execute(query, *args, timeout=timeout))
+        return str(await self._all_within(self._rest(timeout, began), super().execute, query, *args))
+
+    async def fetchval(self, query: str, *args: Any, column: Any = 0, timeout: float | None = None) -> Any:
+        """See asyncpg."""
+        row = await self.fetchrow(query, *args, timeout=timeout)
+        return None if row is None else row[column]
+
+    async def executemany(self, command: str, args: Any, *, timeout: float | None = None) -> None:
+        """See asyncpg."""
+        await self._all_within(timeout, super().executemany, command, args)
+
+    async def _all_within(self, timeout: float | None, call: Callable[..., Awaitable[T]], *args: Any, **kw: Any) -> T:
+        """A call asyncpg's way, which may be several requests: each of them would get all of the time."""
+        if timeout is None or self._aborted:
+            return await call(*args, timeout=timeout, **kw)
+        async with asyncio.timeout(self._protocol._get_timeout(timeout)):
+            return await call(*args, timeout=timeout, **kw)
+
+    def _rest(self, timeout: float | None, began: float) -> float | None:
+        return None if timeout is None else max(timeout - (self._loop.time() - began), 0.001)
 
     def _known(self, query: str) -> Any:
         """The prepared statement of a text, or None where the short way is not open."""

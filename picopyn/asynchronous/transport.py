@@ -172,9 +172,9 @@ class Dialer:
     async def _connect(self, address: Address, purpose: Purpose) -> Any:
         """Try the ways that `sslmode` leaves, one limit for all of them."""
         refused: asyncpg.PostgresError | None = None
+        if self._is_dear and purpose in _FOR_CALLERS:  # questions about nodes are few, and wait for nobody
+            await self._pace.turn()
         async with asyncio.timeout(self._settings.connect_timeout):
-            if self._is_dear and purpose in _FOR_CALLERS:  # questions about nodes are few, and wait for nobody
-                await self._pace.turn()
             *first, last = self._security.plan.attempts_at(address[0])
             for attempt in first:
                 try:
@@ -382,6 +382,8 @@ def fault(error: BaseException) -> Fault | None:
         return Fault.LOST
     if isinstance(error, asyncpg.InterfaceError):
         return Fault.NOT_SENT if "connection is closed" in str(error) else None
+    if isinstance(error, asyncpg.OutdatedSchemaCacheError):  # the answer came, and cannot be read
+        return None
     if isinstance(error, asyncpg.InternalClientError) and str(error).startswith("cannot switch to state"):
         return Fault.NOT_SENT  # the server has said goodbye, and the end of the connection is still to be read
     if isinstance(error, OSError | asyncpg.InternalClientError):

@@ -311,7 +311,10 @@ class Cluster:
 
     async def first_connection(self, asked_first: tuple[str, int] | None, deadline: float) -> None:
         """Wait for one connection of the node pools; see `first_connection`."""
-        await first_connection(self._pools, asked_first, deadline)
+        leaders = {node.uuid for node in self.snapshot.nodes(role="leader")}
+        await first_connection(
+            self._pools, asked_first, deadline, self.runtime.now, lambda pool: pool.node.uuid in leaders
+        )
 
     def expire_connections(self) -> None:
         """Replace every connection for callers, without disturbing anybody."""
@@ -385,6 +388,7 @@ class Cluster:
         pool = self.pool(Candidate(node))
         pool.failure, pool.retry_at = None, 0.0  # what failed before means nothing now
         self._pools.warm(pool)
+        pool.grow()
         self.changes.ring()
 
     def _not_opened(self, node: Node, error: BaseException) -> None:

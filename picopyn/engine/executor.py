@@ -22,7 +22,7 @@ from picopyn.engine.place import Place
 from picopyn.engine.request import Request
 from picopyn.engine.route_table import RouteTable
 from picopyn.engine.runtime import Link
-from picopyn.errors import AuthenticationFailed, ConnectionLost, Fault, PoolClosed
+from picopyn.errors import AuthenticationFailed, ConnectionLost, Fault, OutcomeUnknown, PoolClosed
 from picopyn.routing.plan import FOR_LEADER, Candidate, Plan, Role, Wait
 from picopyn.routing.retry import Action, Call, LossMemory, decide
 from picopyn.topology import Node
@@ -378,7 +378,11 @@ class Executor:
     def _not_acquired(self, request: Request, awaited: str) -> Exception:
         if self.closed:
             return PoolClosed("the pool was closed while the call waited")
-        self._journal.counters.acquire_timeouts += 1
         own = request.patience == request.deadline
         limit = request.timeout if own else self._cluster.settings.acquire_timeout
-        return failures.not_acquired(request, awaited, limit or 0.0, self._cluster.snapshot, self._cluster.health)
+        told = failures.not_acquired(request, awaited, limit or 0.0, self._cluster.snapshot, self._cluster.health)
+        if isinstance(told, OutcomeUnknown) and request.node is not None:
+            self._journal.outcome_lost(request.node, "connection lost")
+        else:
+            self._journal.counters.acquire_timeouts += 1
+        return told

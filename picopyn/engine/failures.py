@@ -86,7 +86,7 @@ def not_acquired(
 ) -> AcquireTimeout | NoNodeAvailable | WriteLost:
     """No connection became available in time; after a loss, that is not all there is to tell."""
     reasons = {node.address: health.of(node.uuid).reason for node in snapshot.nodes()}
-    if all(reasons.values()):
+    if all(reasons.values()) and not request.losses:
         return request.annotate(NoNodeAvailable(f"{request.called}() found no reachable node in {limit:g} s", reasons))
     down = "; ".join(f"{address}: {reason}" for address, reason in reasons.items() if reason)
     text = f"{request.called}() waited {limit:g} s for {awaited}" + (f" ({down})" if down else "")

@@ -7,20 +7,34 @@ connected to, the next attempt will end in the same way. It knows no address to 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from picopyn.engine.node_pool import HookFailed, NodePool
 from picopyn.engine.node_pools import NodePools
 from picopyn.errors import NoNodeAvailable
 
+#: How much longer than for any connection it is waited for one to a leader (seconds).
+LEADER_GRACE = 0.25
 
-async def first_connection(pools: NodePools, asked_first: tuple[str, int] | None, deadline: float) -> None:
+
+async def first_connection(
+    pools: NodePools,
+    asked_first: tuple[str, int] | None,
+    deadline: float,
+    now: Callable[[], float],
+    leads: Callable[[NodePool], bool],
+) -> None:
     """Wait until one of the pools has a connection; the rest are made in the background.
+
+    Where nodes lead, the first call should find one of them connected: else it would choose one to wait for, and that
+    may be the one that hangs.
 
     Args:
         pools: The node pools of a cluster that is being opened.
         asked_first: Host and port of the one node that need be asked as long as it does not fail; None: all are.
         deadline: How long, on the runtime's clock (seconds).
+        now: That clock.
+        leads: Whether the node of a pool is a leader.
 
     Raises:
         NoNodeAvailable: There was none in time; it lists each node with its reason.
@@ -42,8 +56,22 @@ async def first_connection(pools: NodePools, asked_first: tuple[str, int] | None
         except TimeoutError:
             break
     else:
+        await _leader(pools, min(deadline, now() + LEADER_GRACE), leads)
         return
     raise broken or _nobody(pools.live)
+
+
+async def _leader(pools: NodePools, deadline: float, leads: Callable[[NodePool], bool]) -> None:
+    """Wait a little longer, for a connection to a leader, while one is on its way."""
+    version = pools.attempts.version
+    while not any(pool.slots.size for pool in filter(leads, pools.live)):
+        if not any(pool.slots.opening for pool in filter(leads, pools.live)):
+            return
+        try:
+            await pools.attempts.wait(deadline, version)
+        except TimeoutError:
+            return
+        version = pools.attempts.version
 
 
 def _hook_error(pools: Iterable[NodePool]) -> BaseException | None:

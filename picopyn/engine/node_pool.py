@@ -21,6 +21,8 @@ from picopyn.topology import Node
 #: First and longest pause before a connection is tried again only to be kept warm (seconds); it doubles in between.
 FIRST_PAUSE = 0.1
 LONGEST_PAUSE = 10.0
+#: The same, at most, while calls wait.
+EAGER_PAUSE = 1.0
 JITTER = 0.2
 
 
@@ -48,7 +50,7 @@ class NodePool:
         slots: Its accounts.
         retired: It takes no more connections; the node has left, or the pool closes.
         failure: Why the last attempt to open a connection failed; None when it did not. `HookFailed` for a hook.
-        retry_at: Before this moment no connection is opened only to be kept warm.
+        retry_at: Before this moment an attempt that failed is not made again by itself.
     """
 
     __slots__ = (
@@ -368,7 +370,8 @@ class NodePool:
             self.slots.open_failed()
         self.failure = error
         self._failures += 1
-        self.retry_at = self._terms.runtime.now() + back_off(self._failures, self._terms.rng)
+        pause = back_off(self._failures, self._terms.rng)
+        self.retry_at = self._terms.runtime.now() + (min(pause, EAGER_PAUSE) if self.slots.waiters else pause)
         self._terms.listener.open_failed(self, error, seconds)
         self._terms.ask_again()
 

@@ -70,10 +70,15 @@ class Upkeep:
                 pool.expire_unused(now, self._settings.max_idle)
         for pool, size in self._lacking():
             pool.warm(size)
+        for pool in self._pools():
+            if pool.slots.wanted and now >= pool.retry_at:  # an attempt for those who wait has failed
+                pool.grow()
 
     def _due(self, now: float) -> float:
         longest = self._settings.max_idle
         period = min(LONGEST_PERIOD if longest is None else longest / PARTS, LONGEST_PERIOD, self._runtime.look_every)
         ends = min((pool.slots.next_end for pool in self._pools()), default=inf)
-        retries = min((pool.retry_at for pool, _ in self._lacking() if pool.retry_at > now), default=inf)
+        lacking = {pool for pool, _ in self._lacking()}
+        lacking.update(pool for pool in self._pools() if pool.slots.wanted)
+        retries = min((pool.retry_at for pool in lacking if pool.retry_at > now), default=inf)
         return min(now + period, ends, retries)

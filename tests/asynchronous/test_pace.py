@@ -37,14 +37,16 @@ async def test_who_comes_later_than_the_gap_waits_for_nothing() -> None:
 
 
 @jumping
-async def test_who_is_cancelled_in_the_queue_holds_up_nobody() -> None:
-    """His turn passes unused."""
+async def test_turns_that_were_given_up_are_used() -> None:
+    """Three hundred who leave hold up nobody who comes later."""
     pace, loop = Pace(), asyncio.get_running_loop()
-    await pace.turn()
     start = loop.time()
-    second, third = asyncio.create_task(pace.turn()), asyncio.create_task(pace.turn())
+    await pace.turn()
+    leaving = [asyncio.create_task(pace.turn()) for _ in range(300)]
     await settle()
-    second.cancel()
-    await third
+    for task in leaving:
+        task.cancel()
+    await asyncio.wait(leaving)
+    assert all(task.cancelled() for task in leaving)
+    await asyncio.gather(pace.turn(), pace.turn())
     assert loop.time() - start == pytest.approx(2 * GAP)
-    assert second.cancelled()

@@ -28,7 +28,6 @@ from picopyn.observe import ConnectFailed, ConnectionClosed, ConnectionOpened, E
 from picopyn.testing import FaultProxy, PostgresServer
 from tests.asynchronous.servers import Watch, count
 from tests.cancelling import eventually
-from tests.threads import FACADES
 
 
 @pytest.fixture
@@ -65,7 +64,6 @@ async def intact(pool: Pool, watch: Watch, size: int) -> None:
 # pool
 
 
-@pytest.mark.parametrize("facade", FACADES, indirect=True)
 async def test_pool_timeout_same_tick(proxy: FaultProxy, watch: Watch) -> None:
     """The deadline and the new connection come together: one of them wins, and no slot is lost."""
     rng = Random(3)
@@ -88,7 +86,6 @@ async def test_pool_timeout_same_tick(proxy: FaultProxy, watch: Watch) -> None:
         await intact(pool, watch, 3)
 
 
-@pytest.mark.parametrize("facade", FACADES, indirect=True)
 @pytest.mark.parametrize("way", ["raises", "cancels", "kills its session"])
 async def test_pool_hook_raises(watch: Watch, way: str) -> None:
     """Each caller gets the hook's own error; no session and no descriptor is stranded; the next one works at once."""
@@ -122,8 +119,7 @@ async def test_pool_hook_raises(watch: Watch, way: str) -> None:
             assert await connection.fetchval("SELECT 1") == 1
 
 
-@pytest.mark.parametrize("facade", FACADES, indirect=True)
-async def test_pool_nested_acquire(pool_class: Any, watch: Watch) -> None:
+async def test_pool_nested_acquire(watch: Watch) -> None:
     """Everybody holds one and wants another: the inner ones time out and say why; a pool never waits without limit."""
     async with watch.pool(max_size=2, acquire_timeout=0.2) as pool:
         both = asyncio.Barrier(2)
@@ -140,10 +136,9 @@ async def test_pool_nested_acquire(pool_class: Any, watch: Watch) -> None:
         for timeout in (0.1, None):
             await asyncio.gather(nest(timeout), nest(timeout))
         await intact(pool, watch, 2)
-    assert pool_class("postgresql://u@h/").settings.acquire_timeout is not None
+    assert Pool("postgresql://u@h/").settings.acquire_timeout is not None
 
 
-@pytest.mark.parametrize("facade", FACADES, indirect=True)
 @pytest.mark.parametrize("how", ["terminated", "cut"])
 async def test_pool_idle_killed_by_server(
     proxy: FaultProxy, watch: Watch, how: str, caplog: pytest.LogCaptureFixture
@@ -168,7 +163,6 @@ async def test_pool_idle_killed_by_server(
     assert len([record for record in caplog.records if record.levelno >= logging.INFO]) <= 1
 
 
-@pytest.mark.parametrize("facade", FACADES, indirect=True)
 @pytest.mark.parametrize("sqlstate", ["0A000", "42883", "42601", "XX000", "25006"])
 async def test_pool_reset_unsupported(
     watch: Watch, sqlstate: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
@@ -185,7 +179,6 @@ async def test_pool_reset_unsupported(
     assert len([record for record in caplog.records if "refuses" in record.message]) == 1
 
 
-@pytest.mark.parametrize("facade", FACADES, indirect=True)
 async def test_pool_stale_waiters_slow_queue(watch: Watch) -> None:
     """Clients that hang up leave the queue at once; those who stay are served, and the gauge tells the truth."""
     rng = Random(5)
@@ -223,7 +216,6 @@ async def test_pool_stale_waiters_slow_queue(watch: Watch) -> None:
 # cancel
 
 
-@pytest.mark.parametrize("facade", FACADES, indirect=True)
 async def test_cancel_during_connect_orphan(proxy: FaultProxy, watch: Watch) -> None:
     """Cancelled between the open socket and the finished connection: no session, no descriptor, no complaint."""
     rng = Random(7)
@@ -248,7 +240,6 @@ async def _cancel_after(task: asyncio.Task[None], seconds: float) -> None:
     assert task.cancelled()
 
 
-@pytest.mark.parametrize("facade", FACADES, indirect=True)
 async def test_cancel_swallowed_by_check(proxy: FaultProxy, watch: Watch) -> None:
     """A caller's own time limit holds against a node that hangs; `close()` can be cancelled there, too."""
     pool = await through(proxy, watch, min_size=0, max_size=1).open()
@@ -267,7 +258,6 @@ async def test_cancel_swallowed_by_check(proxy: FaultProxy, watch: Watch) -> Non
     await watch.no_session()
 
 
-@pytest.mark.parametrize("facade", FACADES, indirect=True)
 async def test_cancel_in_transaction(watch: Watch) -> None:
     """Wherever a transaction is cancelled, its locks are gone within a second; the task ends as cancelled."""
     await watch.admin.execute("CREATE TABLE IF NOT EXISTS rows_locked (id int PRIMARY KEY, v int)")
@@ -292,7 +282,6 @@ async def test_cancel_in_transaction(watch: Watch) -> None:
     await watch.admin.execute("DROP TABLE rows_locked")
 
 
-@pytest.mark.parametrize("facade", FACADES, indirect=True)
 async def test_cancel_abandoned_cursor(proxy: FaultProxy, watch: Watch) -> None:
     """A link cut in the middle of a cursor is told as what it is; a cursor left behind costs nothing."""
 
@@ -326,7 +315,6 @@ def _kill(watch: Watch) -> None:
 # conc
 
 
-@pytest.mark.parametrize("facade", FACADES, indirect=True)
 async def test_conc_two_tasks_one_connection(watch: Watch) -> None:
     """One call at a time: the others are refused, the first is never damaged, and no busy session goes back."""
     async with watch.pool(max_size=1) as pool:
@@ -364,7 +352,6 @@ async def _later(call: Callable[..., Coroutine[Any, Any, Any]], *args: Any) -> N
 # metrics
 
 
-@pytest.mark.parametrize("facade", FACADES, indirect=True)
 async def test_metrics_negative(proxy: FaultProxy, watch: Watch) -> None:
     """Under every kind of fault at once no gauge leaves its bounds; a second later all is at rest."""
     rng, failing = Random(11), True
@@ -414,8 +401,7 @@ async def test_metrics_negative(proxy: FaultProxy, watch: Watch) -> None:
         await watch.agrees(pool, "after the faults")
 
 
-@pytest.mark.parametrize("facade", FACADES, indirect=True)
-async def test_metrics_while_node_missing(pool_class: Any, watch: Watch) -> None:
+async def test_metrics_while_node_missing(watch: Watch) -> None:
     """Statistics, topology and `repr` answer in every state of a pool, whoever asks."""
     states: list[str] = []
 
@@ -426,7 +412,7 @@ async def test_metrics_while_node_missing(pool_class: Any, watch: Watch) -> None
         states.append(name)
 
     dsn = f"postgresql://postgres@127.0.0.1:{watch.server.port},127.0.0.1:1/postgres"
-    pool = pool_class(dsn, dialect="postgres", ssl="disable", application_name=watch.application)
+    pool = Pool(dsn, dialect="postgres", ssl="disable", application_name=watch.application)
     await look(pool, "new")
     await pool.open()
     await look(pool, "open")
@@ -441,7 +427,6 @@ async def test_metrics_while_node_missing(pool_class: Any, watch: Watch) -> None
     assert states == ["new", "open", "closing", "closed"]
 
 
-@pytest.mark.parametrize("facade", FACADES, indirect=True)
 async def test_metrics_event_callbacks(watch: Watch, proxy: FaultProxy, caplog: pytest.LogCaptureFixture) -> None:
     """Every connection is opened and closed once, in that order; a listener that raises or asks back harms nothing."""
     seen: list[Event] = []
@@ -567,7 +552,6 @@ async def after_forks(dsn: str, application: str) -> None:
     assert json.loads(said) == [True, [0, 0, 0, 0], True, True], complaints.decode()
 
 
-@pytest.mark.parametrize("facade", FACADES, indirect=True)
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
 async def test_fork_after_pool(watch: Watch) -> None:
     """A child gets a clear error and can have a pool of its own; the parent's sessions never notice."""

@@ -72,7 +72,7 @@ def test_a_cluster_starts_again_after_it_was_shut_down(place: Place) -> None:
     with cluster.start():
         assert cluster.states() == {"n1": "primary", "n2": "replica"}
         assert cluster.execute("SELECT to_regclass('t')") == [(None,)]
-    assert place.nothing_left()
+    wait_until(place.nothing_left, "something is left")
 
 
 def test_a_cluster_that_fails_to_start_leaves_nothing(place: Place) -> None:

@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import Any
 
 from picopyn.asynchronous.borrowed import CursorFactory, PreparedStatement, Transaction
+from picopyn.asynchronous.brought_rows import Rows
 from picopyn.asynchronous.connection import Connection
 from picopyn.dialects.base import Capability
 from picopyn.engine.loan import Loan, Use, no_transactions
@@ -141,8 +142,8 @@ class AcquiredConnection:
 
     async def executemany(self, command: str, args: Iterable[Sequence[Any]], *, timeout: float | None = None) -> None:
         """Execute a statement once per row of arguments, pipelined; all or nothing where there are transactions."""
-        with self._use("executemany", command, timeout=timeout):
-            await self._connection.executemany(command, args, timeout=timeout)
+        with self._use("executemany", command, timeout=timeout), Rows(args) as given:
+            await self._connection.executemany(command, given, timeout=timeout)
 
     async def fetch(self, query: str, *args: Any, timeout: float | None = None, record_class: Any = None) -> list[Any]:
         """Run a query and return all rows."""
@@ -165,8 +166,9 @@ class AcquiredConnection:
         self, query: str, args: Iterable[Sequence[Any]], *, timeout: float | None = None, record_class: Any = None
     ) -> list[Any]:
         """Run a query once per row of arguments and return the rows of all."""
-        with self._use("fetchmany", query, timeout=timeout):
-            rows: list[Any] = await self._connection.fetchmany(query, args, timeout=timeout, record_class=record_class)
+        with self._use("fetchmany", query, timeout=timeout), Rows(args) as given:
+            options = {"timeout": timeout, "record_class": record_class}
+            rows: list[Any] = await self._connection.fetchmany(query, given, **options)
             return rows
 
     async def prepare(

@@ -212,6 +212,11 @@ class Loan:
         if not isinstance(error, Exception):
             self.sound = False
             return None
+        if failures.is_callers(error):
+            self.sound = self.sound and self.link.is_settled() and not self.link.is_closed()
+            if self.link.is_closed():
+                self.pool.was_closed(self.link, "state_unknown")
+            return None
         if isinstance(error, TimeoutError) and error.errno is None:
             self.sound = False
             cluster.suspect(node, "a call timed out")

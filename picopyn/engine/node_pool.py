@@ -174,6 +174,11 @@ class NodePool:
             self.drop(link, "state_unknown")
         return held
 
+    def was_closed(self, link: Link, reason: CloseReason) -> None:
+        """Somebody on this side has just closed a connection: remember why, before it is told that it is gone."""
+        with self._lock:
+            self.slots.part(link, reason)
+
     def expect_close(self, link: Link, reason: CloseReason) -> None:
         """Somebody on this side is about to close a connection: remember why."""
         with self._lock:

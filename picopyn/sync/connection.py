@@ -11,12 +11,12 @@ from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
 from typing import Any
 
+from picopyn.asynchronous.brought_rows import Rows
 from picopyn.errors import UsageError
 from picopyn.settings import check_timeout
 from picopyn.sync import copying
 from picopyn.sync.cursor import Cursor
 from picopyn.sync.guarding import Free, Guard
-from picopyn.sync.interrupting import Rows
 from picopyn.sync.statement import PreparedStatement
 from picopyn.sync.transaction import Transaction
 from picopyn.sync.wire import Wire

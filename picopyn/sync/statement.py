@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from picopyn.asynchronous.brought_rows import Rows
 from picopyn.settings import check_timeout
 from picopyn.sync.cursor import Cursor
 from picopyn.sync.guarding import Guard
-from picopyn.sync.interrupting import Rows
 from picopyn.sync.wire import Wire
 
 

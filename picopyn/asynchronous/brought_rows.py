@@ -1,8 +1,9 @@
-"""Rows that a caller brings while a call is under way, when he is interrupted in the middle of it.
+"""Rows that a caller brings while a call is under way, and what is raised where they are made.
 
 asyncpg fetches the rows of an `executemany` in a place where it goes on after anything that is no `Exception`, a
 `KeyboardInterrupt` included: it would wait for an answer to a request it has not finished. So such an error is handed
-to it as an ordinary one, and raised as what it was when the call is over.
+to it as an ordinary one, and raised as what it was when the call is over. Any error is marked as the caller's own: it
+says nothing about a connection, whatever its type.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from types import TracebackType
 from typing import Any
+
+from picopyn.engine import failures
 
 
 class Interrupted(Exception):  # noqa: N818 - never leaves a `with` block of rows
@@ -32,7 +35,10 @@ class Rows:
     def __iter__(self) -> Iterator[Any]:
         try:
             yield from self._given
-        except (Exception, GeneratorExit):
+        except GeneratorExit:
+            raise
+        except Exception as error:
+            failures.mark_as_callers(error)
             raise
         except BaseException as error:
             self._interruption = error

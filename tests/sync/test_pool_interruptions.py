@@ -16,6 +16,7 @@ import pytest
 from picopyn.sync import Pool
 from picopyn.testing import PostgresServer
 from tests.sync.conftest import until
+from tests.sync.test_interruptions import handler
 
 #: Where the finger presses: the pool's own code and the engine's, all of which runs in the calling thread.
 ROOMS = ("picopyn/sync/", "picopyn/engine/", "picopyn/routing/slots")
@@ -33,7 +34,7 @@ class Finger:
 
     def __init__(self, moment: int) -> None:
         self.left = moment
-        self._before: dict[FrameType, str] = {}
+        self._before: dict[FrameType, int] = {}
 
     def __enter__(self) -> Finger:
         sys.settrace(self._frame)
@@ -54,9 +55,12 @@ class Finger:
     def _step(self, frame: FrameType, event: str, _: Any) -> Any:
         if event != "opcode":
             return self._step
-        before = self._before.get(frame, "")
-        self._before[frame] = dis.opname[frame.f_code.co_code[frame.f_lasti]]
-        if before == "RESUME" or "JUMP_BACKWARD" in before or before.startswith("CALL"):
+        before, now = self._before.get(frame), frame.f_lasti
+        self._before[frame] = now
+        if before is None or handler(frame.f_code, before) != handler(frame.f_code, now):
+            return self._step
+        name = dis.opname[frame.f_code.co_code[before]]
+        if name == "RESUME" or "JUMP_BACKWARD" in name or name.startswith("CALL"):
             self.left -= 1
             if not self.left:
                 raise KeyboardInterrupt

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from picopyn.errors import ConfigError, NoNodeAvailable
+from picopyn.errors import ConfigError, UsageError
 from picopyn.sync import Pool
 from picopyn.sync.acquired import AcquiredConnection
 from picopyn.testing import PostgresServer
@@ -75,7 +75,7 @@ def test_hooks_are_plain_functions(server: PostgresServer) -> None:
         with pytest.raises(ConfigError) as caught:
             Pool(server.dsn, after_connect=kind, reset=kind)
         assert [problem.partition(" ")[0] for problem in caught.value.problems] == ["after_connect", "reset"]
-    with pytest.raises(NoNodeAvailable, match="a hook of a pool of threads is a plain function"):
+    with pytest.raises(UsageError, match="a hook of a pool of threads is a plain function"):
         opened(server, after_connect=lambda connection: hook(connection), connect_timeout=1).open()
 
 

@@ -46,11 +46,12 @@ _OWN_WORDS: Final = ("host", "port", "user", "password", "dbname")
 # fmt: off
 KNOWN_WORDS: Final = frozenset(
     {
-        "acquire_timeout", "application_name", "channel_binding", "client_encoding",
-        "command_timeout", "connect_timeout", "dialect", "gssencmode", "hostaddr", "keepalives",
+        "acquire_timeout", "application_name", "balancer_policy", "channel_binding", "client_encoding",
+        "command_timeout", "connect_timeout", "dialect", "fallback_master", "gssencmode", "hostaddr", "keepalives",
         "keepalives_count", "keepalives_idle", "keepalives_interval", "load_balance",
         "load_balance_hosts", "max_idle", "max_lifetime", "max_size", "max_total", "max_waiting",
-        "min_size", "options", "passfile", "query_metadata_cache_size", "role", "service",
+        "master_as_replica_weight", "min_size", "options", "passfile", "query_metadata_cache_size",
+        "refresh_delay", "refresh_timeout", "role", "service",
         "servicefile", "ssl", "ssl_max_protocol_version", "ssl_min_protocol_version", "ssl_server_name",
         "sslcert", "sslcrl", "sslkey", "sslmode", "sslnegotiation", "sslpassword", "sslrootcert",
         "statement_cache_size", "statement_timeout", "target_session_attrs", "tcp_user_timeout",

@@ -21,7 +21,9 @@ from picopyn.dsn import LONELY_PORT, Dsn, Endpoint
 from picopyn.durations import read_duration
 from picopyn.errors import ConfigError
 from picopyn.observe import Event
+from picopyn.role_settings import SESSION_ROLES, host_problems, role_problems
 from picopyn.service_file import ReadFile, with_service
+from picopyn.staleness import StalenessPolicy
 from picopyn.tls import FILES, SSL_MODES, TLS_VERSIONS, ServerName, contradictions, is_context, is_name
 
 if TYPE_CHECKING:
@@ -33,25 +35,6 @@ Password = str | Callable[[], str] | Callable[[], Awaitable[str]]
 
 #: Words of `dialect=`, and whether they work yet.
 DIALECTS: Final[Mapping[str, bool]] = {"auto": True, "picodata": True, "postgres": True, "yugabyte": False}
-
-#: Words of `role=`, and whether they work yet.
-ROLES: Final[Mapping[str, bool]] = {
-    "leader": True,
-    "prefer_leader": True,
-    "replica": False,
-    "prefer_replica": False,
-    "any": False,
-}
-
-#: `target_session_attrs` → the role it asks for; an explicit `role` wins.
-_SESSION_ROLES: Final[Mapping[str, str | None]] = {
-    "any": None,
-    "read-write": "leader",
-    "primary": "leader",
-    "read-only": "replica",
-    "standby": "replica",
-    "prefer-standby": "prefer_replica",
-}
 
 #: Shortest interval between two periodic refreshes of the topology, in seconds.
 MIN_UPDATE_INTERVAL: Final = 1.0
@@ -72,8 +55,17 @@ class PoolSettings:
         database: Name of the database; None: that of the user.
         dialect: `"auto"` (the first server that answers says what it is), `"picodata"`, `"postgres"`, or a
             dialect value of one's own.
-        role: Whom calls go to when they do not say: `"leader"`, `"prefer_leader"`; None: the dialect's
-            default.
+        role: Whom calls go to when they do not say: `"leader"`, `"prefer_leader"`, `"replica"`, `"prefer_replica"`,
+            `"any"`; None: the leader, where there is one.
+        staleness: How far behind a replica of a plain PostgreSQL may be to be preferred (a
+            [`StalenessPolicy`][picopyn.staleness.StalenessPolicy]); None: as far as it likes.
+        balancer_policy: Which of several equally good PostgreSQL hosts gets a call: `"greedy"` (the least loaded),
+            `"round_robin"`, `"random_weighted"` (by answer time), `"two_choices"`, or a function like those of
+            `picopyn.routing.balance_policies`.
+        fallback_master: Calls for a replica go to the primary where there is no fresh replica.
+        master_as_replica_weight: Probability (0 … 1) with which a call for a replica counts the primary as one.
+        refresh_delay: Time between two looks at the role of a PostgreSQL host, where roles matter.
+        refresh_timeout: Longest time of one such look.
         min_size: Connections kept open to each node, at least 0.
         max_size: Most connections to one node, at least 1.
         max_total: Most connections for callers to all nodes together, at least `min_size`; None: no limit beyond
@@ -137,6 +129,12 @@ class PoolSettings:
     database: str | None = None
     dialect: Any = "auto"
     role: str | None = None
+    staleness: StalenessPolicy | None = None
+    balancer_policy: Any = "greedy"
+    fallback_master: bool = False
+    master_as_replica_weight: float = 0.0
+    refresh_delay: float = 1.0
+    refresh_timeout: float = 2.0
     min_size: int = 1
     max_size: int = 10
     max_total: int | None = None
@@ -331,6 +329,11 @@ def _tls_version(text: str) -> str:
 _WORDS: Final[Mapping[str, tuple[str, Callable[[str], Any]]]] = {
     "dialect": ("dialect", str),
     "role": ("role", str),
+    "balancer_policy": ("balancer_policy", str),
+    "fallback_master": ("fallback_master", _switch),
+    "master_as_replica_weight": ("master_as_replica_weight", _seconds_or_text),
+    "refresh_delay": ("refresh_delay", _seconds_or_text),
+    "refresh_timeout": ("refresh_timeout", _seconds_or_text),
     "min_size": ("min_size", _whole_or_text),
     "max_size": ("max_size", _whole_or_text),
     "max_total": ("max_total", _whole_or_text),
@@ -396,10 +399,10 @@ def _statement_timeout(text: str, values: dict[str, Any]) -> list[str]:
 
 
 def _session_role(text: str, dsn: Dsn, values: dict[str, Any]) -> list[str]:
-    if text not in _SESSION_ROLES:
-        return [f"target_session_attrs must be one of {_listed(_SESSION_ROLES)}, not {text!r}"]
+    if text not in SESSION_ROLES:
+        return [f"target_session_attrs must be one of {_listed(SESSION_ROLES)}, not {text!r}"]
     if dsn.param("role") is None:
-        values["role"] = _SESSION_ROLES[text]
+        values["role"] = SESSION_ROLES[text]
     return []
 
 
@@ -577,19 +580,11 @@ def _problems(settings: PoolSettings) -> list[str]:
         problems.append(f"min_size ({settings.min_size}) must not exceed max_total ({total})")
     if not wrong & {"ssl", "ssl_min_protocol_version", "ssl_max_protocol_version"}:
         problems += contradictions(settings)
+    problems += host_problems(settings)
     if "server_settings" not in wrong:
         twice = [name for name in _OWN_KEYS if name in settings.server_settings]
         problems += [f"'{name}' has a setting of its own; leave it out of server_settings" for name in twice]
     return problems
-
-
-def role_problems(role: Any) -> list[str]:
-    """What is wrong with the role of a pool or of a call; empty when nothing is."""
-    if role is None:
-        return []
-    if not isinstance(role, str) or role not in ROLES:
-        return [f"role must be one of {_listed(ROLES)}, or None, not {role!r}"]
-    return [] if ROLES[role] else [f"role {role!r} is not supported yet"]
 
 
 def check_timeout(timeout: float | None) -> None:

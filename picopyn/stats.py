@@ -25,7 +25,7 @@ CallReason = Literal[
     "uncomputable",  # the text has a key, but these values do not (NULL, a type without encoder)
     "no_map",  # the owner of the bucket or its leader is not known
     "waited_for_leader",  # waited on our side for a snapshot with a leader
-    "replica_read",  # read at a replica because its leader is away, and the caller allowed it
+    "replica_read",  # sent to a replica: the caller asked for one, or its leader is away and the caller allowed it
 ]
 
 #: All reasons, in the order above.

@@ -80,6 +80,7 @@ class TlsPlan:
         oldest: The oldest version of the protocol, or None for a context of the user's own.
         newest: The newest one; None: no limit.
         server_name: Under which name the servers are known, where that is not the host that is dialled.
+        names: The name under which an address was found; filled while names are looked up.
     """
 
     said: str
@@ -93,6 +94,7 @@ class TlsPlan:
     oldest: str | None = None
     newest: str | None = None
     server_name: ServerName | None = None
+    names: dict[tuple[str, int], str] = field(default_factory=dict, compare=False)
 
     @property
     def may_encrypt(self) -> bool:
@@ -111,7 +113,7 @@ class TlsPlan:
         """
         given = self.server_name(host, port) if callable(self.server_name) else self.server_name
         if given is None:
-            return host
+            return self.names.get((host, port), host)
         if not is_name(given):
             raise ValueError(f"ssl_server_name gives no name for {host}:{port}, but {given!r}")
         return given

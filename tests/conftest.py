@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+from picopyn import asynchronous
+from tests import threads
 
 # Time is never what a property is about, and a busy machine must not make one fail.
 settings.register_profile("picopyn", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -30,6 +34,18 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def full_size(request: pytest.FixtureRequest) -> bool:
     """Whether large counts and long timeouts are wanted."""
     return bool(request.config.getoption("--full"))
+
+
+@pytest.fixture
+def facade(request: pytest.FixtureRequest) -> str:
+    """Which pool a test runs over: the asynchronous one, unless it is parametrized with `FACADES`."""
+    return str(getattr(request, "param", "asynchronous"))
+
+
+@pytest.fixture
+def pool_class(facade: str) -> Any:
+    """`Pool` of that facade; of threads, behind the names of the asynchronous one."""
+    return asynchronous.Pool if facade == "asynchronous" else threads.Pool
 
 
 @pytest.fixture

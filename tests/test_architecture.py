@@ -26,6 +26,8 @@ PACKAGE = Path(__file__).parent.parent / "picopyn"
 STOREYS = {
     "errors": 0,
     "settings": 0,
+    "role_settings": 0,
+    "staleness": 0,
     "dsn": 0,
     "passfile": 0,
     "service_file": 0,

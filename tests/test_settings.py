@@ -13,7 +13,10 @@ from hypothesis import strategies as st
 
 from picopyn.dsn import KNOWN_WORDS, Dsn, Endpoint
 from picopyn.errors import ConfigError
-from picopyn.settings import ROLES, PoolSettings
+from picopyn.role_settings import BALANCERS, NOT_ON_PICODATA, ROLES, watches_hosts
+from picopyn.routing.balance_policies import POLICIES
+from picopyn.settings import PoolSettings
+from picopyn.staleness import StalenessPolicy
 
 HOSTS = (Endpoint("h", 4327),)
 
@@ -106,7 +109,17 @@ def test_what_is_written_wins_over_the_environment_and_a_keyword_over_both() -> 
     assert (settings.password, settings.application_name) == ("ep", "k")
 
 
-@pytest.mark.parametrize(("text", "role"), [("any", None), ("read-write", "leader"), ("primary", "leader")])
+@pytest.mark.parametrize(
+    ("text", "role"),
+    [
+        ("any", None),
+        ("read-write", "leader"),
+        ("primary", "leader"),
+        ("read-only", "replica"),
+        ("standby", "replica"),
+        ("prefer-standby", "prefer_replica"),
+    ],
+)
 def test_session_attributes_ask_for_a_role(text: str, role: str | None) -> None:
     """`target_session_attrs` means a role; an explicit `role` wins."""
     assert PoolSettings.from_dsn(f"postgresql://h?target_session_attrs={text}").role == role
@@ -134,10 +147,12 @@ def test_every_known_word_is_taken_or_refused_by_name() -> None:
         "application_name",
         "command_timeout",
         "connect_timeout",
+        "fallback_master",
         "keepalives",
         "keepalives_count",
         "keepalives_idle",
         "keepalives_interval",
+        "master_as_replica_weight",
         "max_idle",
         "max_lifetime",
         "max_size",
@@ -147,6 +162,8 @@ def test_every_known_word_is_taken_or_refused_by_name() -> None:
         "options",
         "passfile",
         "query_metadata_cache_size",
+        "refresh_delay",
+        "refresh_timeout",
         "servicefile",
         "ssl_server_name",
         "sslcert",
@@ -235,10 +252,80 @@ def test_words_whose_time_has_not_come_are_refused(word: str) -> None:
     assert of_dsn(f"postgresql://h?{word}") == (f"'{word.partition('=')[0]}' is not supported yet",)
 
 
-@pytest.mark.parametrize("role", [role for role, works in ROLES.items() if not works])
-def test_roles_whose_time_has_not_come_are_refused(role: str) -> None:
-    """All five words are known."""
-    assert problems(role=role) == (f"role {role!r} is not supported yet",)
+@pytest.mark.parametrize("role", NOT_ON_PICODATA)
+def test_roles_that_picodata_does_not_have_yet(role: str) -> None:
+    """All five words are known; whether the server is a Picodata may be known only later."""
+    assert problems(role=role, dialect="picodata") == (f"role {role!r} is not supported on Picodata yet",)
+    assert PoolSettings(endpoints=HOSTS, role=role).role == role
+
+
+LIMIT = StalenessPolicy(max_lag=5)
+TWO = (Endpoint("h1"), Endpoint("h2"))
+
+
+@pytest.mark.parametrize(
+    ("values", "part"),
+    [
+        ({"staleness": LIMIT, "role": "leader"}, "staleness limits replicas, but role='leader'"),
+        ({"staleness": LIMIT}, "staleness limits replicas, but there is one host and no role"),
+        ({"staleness": LIMIT, "role": "replica", "dialect": "picodata"}, "staleness is for plain PostgreSQL"),
+        *(
+            ({name: value, "role": role}, f"{name} is about calls for a replica, but role={role!r}")
+            for name, value in (("fallback_master", True), ("master_as_replica_weight", 0.5))
+            for role in ("leader", "prefer_leader", "any")
+        ),
+        ({"fallback_master": True, "dialect": "picodata"}, "fallback_master is for plain PostgreSQL"),
+    ],
+)
+def test_contradictions_between_roles_and_policies(values: dict[str, Any], part: str) -> None:
+    """Named in one clear error, never a silent choice."""
+    assert any(part in problem for problem in problems(**values))
+
+
+@pytest.mark.parametrize("role", [None, "replica", "prefer_replica"])
+def test_policies_that_fit_their_role(role: str | None) -> None:
+    """A pool without a role may have them for the calls that name one."""
+    PoolSettings(endpoints=TWO, role=role, staleness=LIMIT, fallback_master=True, master_as_replica_weight=1)
+
+
+def test_policies_in_a_connection_string() -> None:
+    """What a text can say."""
+    settings = PoolSettings.from_dsn(
+        "postgresql://a,b/?target_session_attrs=standby&balancer_policy=round_robin&fallback_master=true"
+        "&master_as_replica_weight=0.5&refresh_delay=0.2&refresh_timeout=3"
+    )
+    assert settings == PoolSettings(
+        endpoints=(Endpoint("a"), Endpoint("b")),
+        role="replica",
+        balancer_policy="round_robin",
+        fallback_master=True,
+        master_as_replica_weight=0.5,
+        refresh_delay=0.2,
+        refresh_timeout=3.0,
+    )
+
+
+@pytest.mark.parametrize(
+    ("hosts", "role", "limit", "watched"),
+    [
+        (1, None, None, False),
+        (1, "any", None, False),
+        (2, "any", None, False),
+        (2, None, None, True),
+        (2, "any", LIMIT, True),
+        *((1, role, None, True) for role in ROLES if role != "any"),
+    ],
+)
+def test_hosts_are_watched_only_where_their_roles_matter(
+    hosts: int, role: str | None, limit: StalenessPolicy | None, watched: bool
+) -> None:
+    """A single host without a role, or equals by declaration, cost nothing."""
+    assert watches_hosts(PoolSettings(endpoints=TWO[:hosts], role=role, staleness=limit)) is watched
+
+
+def test_the_words_of_policies_are_those_of_the_functions() -> None:
+    """The settings know the words only."""
+    assert set(BALANCERS) == set(POLICIES)
 
 
 @pytest.mark.parametrize(
@@ -273,6 +360,12 @@ def test_roles_whose_time_has_not_come_are_refused(role: str) -> None:
         *(("topology_source", value) for value in (1, object())),
         *(("on_event", value) for value in (1, coroutine)),
         *(("address_map", value) for value in ({}, coroutine)),
+        *(("staleness", value) for value in (5, "5 s", {"max_lag": 1})),
+        *(("balancer_policy", value) for value in ("fastest", None, 1, object)),
+        *(("fallback_master", value) for value in (1, "yes", None)),
+        *(("master_as_replica_weight", value) for value in (-0.1, 1.1, 2, math.nan, True, None)),
+        *(("refresh_delay", value) for value in (0, -1, math.inf, "1")),
+        *(("refresh_timeout", value) for value in (0, -1, math.nan, None)),
     ],
 )
 def test_a_wrong_value_is_one_problem_that_names_the_setting(name: str, value: Any) -> None:

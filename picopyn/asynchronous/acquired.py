@@ -15,9 +15,10 @@ from types import TracebackType
 from typing import Any
 
 from picopyn.asynchronous.borrowed import CursorFactory, PreparedStatement, Transaction
+from picopyn.asynchronous.brought_rows import Rows
 from picopyn.asynchronous.connection import Connection
 from picopyn.dialects.base import Capability
-from picopyn.engine.loan import Loan
+from picopyn.engine.loan import Loan, Use, no_transactions
 from picopyn.errors import NotSupported, UsageError
 from picopyn.settings import check_timeout
 from picopyn.topology import Node
@@ -141,8 +142,8 @@ class AcquiredConnection:
 
     async def executemany(self, command: str, args: Iterable[Sequence[Any]], *, timeout: float | None = None) -> None:
         """Execute a statement once per row of arguments, pipelined; all or nothing where there are transactions."""
-        with self._use("executemany", command, timeout=timeout):
-            await self._connection.executemany(command, args, timeout=timeout)
+        with self._use("executemany", command, timeout=timeout), Rows(args) as given:
+            await self._connection.executemany(command, given, timeout=timeout)
 
     async def fetch(self, query: str, *args: Any, timeout: float | None = None, record_class: Any = None) -> list[Any]:
         """Run a query and return all rows."""
@@ -165,8 +166,9 @@ class AcquiredConnection:
         self, query: str, args: Iterable[Sequence[Any]], *, timeout: float | None = None, record_class: Any = None
     ) -> list[Any]:
         """Run a query once per row of arguments and return the rows of all."""
-        with self._use("fetchmany", query, timeout=timeout):
-            rows: list[Any] = await self._connection.fetchmany(query, args, timeout=timeout, record_class=record_class)
+        with self._use("fetchmany", query, timeout=timeout), Rows(args) as given:
+            options = {"timeout": timeout, "record_class": record_class}
+            rows: list[Any] = await self._connection.fetchmany(query, given, **options)
             return rows
 
     async def prepare(
@@ -353,13 +355,10 @@ class AcquiredConnection:
         self._loan.check_alive(name)
         return connection
 
-    def _use(self, name: str, query: str | None = None, *, decides: bool = False, timeout: float | None = None) -> _Use:
-        """One call, for a `with` statement; see `Loan.begin`."""
+    def _use(self, name: str, query: str | None = None, *, decides: bool = False, timeout: float | None = None) -> Use:
+        """One call, for a `with` statement; see `Loan.use`."""
         self._mine()
-        if timeout is not None:
-            check_timeout(timeout)
-        self._loan.begin(name, query, decides=decides)
-        return _Use(self._loan)
+        return self._loan.use(name, query, decides=decides, timeout=timeout)
 
     def _passed_on(self, name: str, method: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
         async def call(*args: Any, **kwargs: Any) -> Any:
@@ -371,23 +370,6 @@ class AcquiredConnection:
     def _need_transactions(self, name: str) -> None:
         if not self._loan.can(Capability.TRANSACTIONS):
             raise NotSupported(no_transactions(name))
-
-
-class _Use:
-    """One call on a held connection."""
-
-    __slots__ = ("_loan",)
-
-    def __init__(self, loan: Loan) -> None:
-        self._loan = loan
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        told = self._loan.end(None if isinstance(error, StopAsyncIteration) else error)
-        if told is not None:
-            raise told from error
 
 
 class Acquiring:
@@ -418,14 +400,6 @@ class Acquiring:
         acquired, self._acquired = self._acquired, None
         if acquired is not None and not acquired.is_released():
             acquired.release()
-
-
-def no_transactions(name: str) -> str:
-    """Why something that needs transactions is refused."""
-    return (
-        f"{name}() needs transactions, and this server has none: it answers BEGIN and COMMIT, but every statement "
-        "takes effect by itself, and nothing can be rolled back"
-    )
 
 
 def _give_back_leaked(loan: Loan) -> None:

@@ -11,6 +11,8 @@ import logging
 from collections.abc import Callable
 from random import Random
 
+from picopyn.asynchronous.host_names import HostNames
+from picopyn.asynchronous.host_watchers import HostWatchers
 from picopyn.asynchronous.leader_finder import LeaderFinder
 from picopyn.asynchronous.looks_on_demand import LooksOnDemand
 from picopyn.asynchronous.metadata_service import QueryMetadataService
@@ -20,9 +22,12 @@ from picopyn.asynchronous.topology_tracker import PollingTopologySource, Topolog
 from picopyn.dialects.base import Capability, Dialect
 from picopyn.engine.cluster import Cluster
 from picopyn.engine.executor import Executor
-from picopyn.errors import NoNodeAvailable
+from picopyn.errors import NoNodeAvailable, NotSupported, UsageError
 from picopyn.observe import Publisher, RouteLearned, TopologyChanged
 from picopyn.query_metadata import PreparedStatementMetadata
+from picopyn.role_settings import NOT_ON_PICODATA, watches_hosts
+from picopyn.routing.host_table import HostTable
+from picopyn.routing.plan import Role
 from picopyn.routing.route import RouteKind
 from picopyn.settings import PoolSettings
 from picopyn.topology import Node, Topology, TopologyDiff, TopologySnapshot, difference
@@ -42,6 +47,7 @@ class ControlPlane:
         rng: Source of randomness.
 
     Attributes:
+        hosts: What is known of hosts with roles; None where nodes have no roles, or owners decide.
         tracker: Keeps the topology current.
         metadata: Learns about statements.
     """
@@ -67,20 +73,51 @@ class ControlPlane:
             rng=rng,
             on_learned=self._learned,
         )
+        self.hosts = HostTable(settings.staleness) if not self._learns and watches_hosts(settings) else None
         self._finder = LeaderFinder(reach.to, self._key_select)
-        self._source: TopologySource = settings.topology_source or (
-            PollingTopologySource(reach.topology, address_map=settings.address_map, leader_finder=self._finder, now=now)
-            if self._learns
-            else StaticTopologySource(
-                endpoint.with_default_port(dialect.default_port) for endpoint in settings.endpoints
-            )
-        )
-        interval = None if isinstance(self._source, StaticTopologySource) else settings.topology_update_interval
+        self._source: TopologySource = settings.topology_source or self._make_source(settings, dialect, now, rng)
+        speaks = isinstance(self._source, StaticTopologySource | HostWatchers)  # nothing to ask, or it tells by itself
+        interval = None if speaks else settings.topology_update_interval
         self.tracker = TopologyTracker(self._source, interval, now=now, rng=rng)
         self._on_demand = LooksOnDemand(self.tracker)
         self._cluster: Cluster | None = None
         self._executor: Executor | None = None
         self._seen = self.snapshot
+
+    def _make_source(
+        self, settings: PoolSettings, dialect: Dialect, now: Callable[[], float], rng: Random
+    ) -> TopologySource:
+        reach = self._reach
+        if self._learns:
+            address_map = settings.address_map
+            return PollingTopologySource(reach.topology, address_map=address_map, leader_finder=self._finder, now=now)
+        endpoints = [endpoint.with_default_port(dialect.default_port) for endpoint in settings.endpoints]
+        if self.hosts is None:
+            return StaticTopologySource(endpoints)
+        return HostWatchers(
+            HostNames(endpoints, reach.names),
+            reach.host,
+            self.hosts,
+            delay=settings.refresh_delay,
+            timeout=settings.refresh_timeout,
+            now=now,
+            rng=rng,
+        )
+
+    def check_role(self, role: Role) -> None:
+        """Refuse the role of a call that means nothing here.
+
+        Raises:
+            NotSupported: Picodata does not have it yet.
+            UsageError: The pool does not know which of its hosts are replicas.
+        """
+        if self._learns and role.value in NOT_ON_PICODATA:
+            raise NotSupported(f"role {role.value!r} is not supported on Picodata yet")
+        if role is Role.REPLICA and not self._learns and self.hosts is None:
+            raise UsageError(
+                "role='replica' means nothing to this pool, which does not watch the roles of its hosts: "
+                "name more than one host, or give the pool a role"
+            )
 
     @property
     def snapshot(self) -> TopologySnapshot:
@@ -173,7 +210,7 @@ class ControlPlane:
         if _recounted(before, snapshot):
             self.metadata.forget_all()
         moved = frozenset(uuid for uuid in diff.leaders if before.replicaset(uuid) is not None)
-        if moved:
+        if moved and self._learns:  # elsewhere nothing waits, inside a server, for a leader
             self._executor.leaders_moved(moved)
         self._tell(diff, snapshot)
 

@@ -11,11 +11,13 @@ It leans on asyncpg's internals (`_copy_out`, `_copy_in`, what the protocol canc
 from __future__ import annotations
 
 import asyncio
+import os
 from typing import Any
 
 from asyncpg.protocol import NO_TIMEOUT
 
 from picopyn.asynchronous.lendable import LendableConnection
+from picopyn.engine.failures import mark_as_callers
 
 
 class CopyingConnection(LendableConnection):
@@ -33,12 +35,20 @@ class CopyingConnection(LendableConnection):
             return await super()._copy_in(copy_stmt, source, timeout)
 
     async def _copy_out(self, copy_stmt: str, output: Any, timeout: float | None) -> Any:
+        path = isinstance(output, str | bytes | os.PathLike)
+        file: Any = await self._loop.run_in_executor(None, open, output, "wb") if path else None
+        sink = _Sink(output if file is None else file)
         try:
-            return await super()._copy_out(copy_stmt, output, timeout)
-        except BaseException:
+            return await super()._copy_out(copy_stmt, sink, timeout)
+        except BaseException as error:
             if self._protocol is not None and self._protocol._is_cancelling():
                 self.terminate()
-            raise
+            if sink.failure is None:
+                raise
+            raise sink.failure from (None if error is sink.failure else error)
+        finally:
+            if file is not None:
+                file.close()
 
     def _limit_of(self, timeout: float | None) -> float | None:
         """Seconds that a call may take, by its own limit or the connection's."""
@@ -46,3 +56,32 @@ class CopyingConnection(LendableConnection):
             return None
         limit: float | None = self._protocol._get_timeout(timeout)
         return limit
+
+
+class _Sink:
+    """Takes the bytes of a COPY; what it raises is the caller's own, whatever type it has.
+
+    Args:
+        output: A file, or a coroutine function.
+
+    Raises:
+        TypeError: It is neither.
+    """
+
+    def __init__(self, output: Any) -> None:
+        self._write = getattr(output, "write", None)
+        self._output = output
+        self.failure: BaseException | None = None
+        if self._write is None and not callable(output):
+            raise TypeError(f"output is a path, a file or a coroutine function, not {type(output).__name__}")
+
+    async def __call__(self, data: bytes) -> None:
+        try:
+            if self._write is None:
+                await self._output(data)
+            else:
+                await asyncio.get_running_loop().run_in_executor(None, self._write, data)
+        except Exception as error:
+            mark_as_callers(error)
+            self.failure = error
+            raise

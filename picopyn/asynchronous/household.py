@@ -12,8 +12,10 @@ from picopyn.asynchronous.control_plane import ControlPlane
 from picopyn.asynchronous.reach import Reach
 from picopyn.asynchronous.sessions import Sessions
 from picopyn.asynchronous.transport import Dialer
+from picopyn.dialects.base import Dialect
 from picopyn.engine.cluster import Cluster
 from picopyn.engine.executor import Executor
+from picopyn.engine.journal import Journal
 
 #: How long after the deadline servers may take to hear that nobody waits for their answers any more (seconds).
 _LAST_WORDS = 0.06
@@ -25,19 +27,23 @@ class Household:
 
     Attributes:
         dialer: Opens every connection.
+        dialect: The kind of server.
         reach: Service connections.
         sessions: Connections for callers.
         control: What is known of the cluster.
         cluster: Node pools.
         executor: Running calls.
+        journal: What happened.
     """
 
     dialer: Dialer
+    dialect: Dialect
     reach: Reach | None = None
     sessions: Sessions | None = None
     control: ControlPlane | None = None
     cluster: Cluster | None = None
     executor: Executor | None = None
+    journal: Journal | None = None
 
     async def close(self, deadline: float) -> None:
         """Refuse new calls, wake waiting ones, let running ones finish; at the deadline the rest is dropped."""
@@ -54,6 +60,11 @@ class Household:
         for part in (self.control, self.cluster, self.reach, self.sessions):
             if part is not None:
                 part.terminate()
+
+    def lay_down(self) -> None:
+        """Drop the connection by which the servers were got to know, if nobody had a use for it."""
+        if self.reach is not None:
+            self.reach.terminate()
 
     def abandon(self) -> None:
         """The event loop is closed: close the sockets without it."""

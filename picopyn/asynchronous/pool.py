@@ -1,56 +1,34 @@
-"""`Pool`: the public face, and the place where everything is put together.
+"""`Pool`: the public face on an event loop.
 
-It decides the life cycle (new → open → closed) and nothing else: calls go to the engine's executor, facts come from the
-tracker, routes from the metadata service.
+It decides nothing: calls go to the engine's executor, its life is looked after by the life cycle, and its parts are put
+together by the assembly.
 """
 
 from __future__ import annotations
 
 import functools
-import os
 import traceback
 from asyncio import _get_running_loop
 from collections.abc import Iterable, Sequence
-from random import Random
 from types import TracebackType
 from typing import Any
 
-from picopyn.asynchronous import tls
-from picopyn.asynchronous.acquired import AcquiredConnection, Acquiring, no_transactions
-from picopyn.asynchronous.config_files import PasswordFile, read_file
-from picopyn.asynchronous.control_plane import ControlPlane
-from picopyn.asynchronous.dialect_detection import introduce, named_dialect
+from picopyn.asynchronous.acquired import AcquiredConnection, Acquiring
+from picopyn.asynchronous.assembly import assemble
+from picopyn.asynchronous.facade import CLOSE_GRACE, PoolFacade, check_counts
 from picopyn.asynchronous.household import Household
 from picopyn.asynchronous.lifecycle import LAST_GRACE, Lifecycle
-from picopyn.asynchronous.reach import Reach
-from picopyn.asynchronous.runtime import AsyncioRuntime
-from picopyn.asynchronous.sessions import Sessions, refuse_unsupported
 from picopyn.asynchronous.transaction import PoolTransaction
-from picopyn.asynchronous.transport import Dialer
-from picopyn.dialects.base import Capability
-from picopyn.engine.cluster import Cluster
-from picopyn.engine.executor import Executor
-from picopyn.engine.explain import explain
-from picopyn.engine.journal import Journal
 from picopyn.engine.place import Place
-from picopyn.engine.request import EXECUTEMANY, EXECUTEMANY_FRESHLY, Request
-from picopyn.engine.route_table import RouteTable
-from picopyn.engine.statistics import pool_stats
-from picopyn.errors import ConfigError, NotSupported, UsageError
-from picopyn.observe import Publisher
-from picopyn.routing.credentials import Credentials
+from picopyn.engine.request import Request
+from picopyn.errors import UsageError
 from picopyn.routing.explanation import RouteExplanation
-from picopyn.routing.plan import Role
 from picopyn.routing.sharding import ShardingKey
 from picopyn.settings import PoolSettings, check_timeout
-from picopyn.stats import Counters, PoolStats
 from picopyn.topology import TopologySnapshot
 
-#: How long `close` lets running calls finish when the caller does not say (seconds).
-CLOSE_GRACE = 10.0
 
-
-class Pool:
+class Pool(PoolFacade[Lifecycle]):
     """A pool of connections to a cluster that sends every statement where it belongs.
 
     ```
@@ -69,33 +47,8 @@ class Pool:
     """
 
     def __init__(self, dsn: str | None = None, *, settings: PoolSettings | None = None, **options: Any) -> None:
-        if settings is not None and (dsn is not None or options):
-            raise ConfigError("give either settings= or a connection string with keywords, not both")
-        self._settings = settings or PoolSettings.from_dsn(
-            dsn or "", environment=os.environ, read_file=read_file, **options
-        )
-        named = named_dialect(self._settings.dialect)
-        if named is not None:
-            refuse_unsupported(self._settings, named)
-        self._security = tls.prepare(self._settings)
-        self._default_role = Role(self._settings.role or "leader")
-        self._command_timeout = self._settings.command_timeout
-        self._is_atomic = False
-        self._rng = Random()
+        super().__init__(dsn, settings=settings, **options)
         self._life = Lifecycle(f"<Pool {self._settings.dsn!r}>")
-        self._credentials: Credentials
-        self._control: ControlPlane
-        self._journal: Journal
-        self._cluster: Cluster
-        self._executor: Executor
-
-    def __repr__(self) -> str:
-        return f"<Pool {self._settings.dsn!r} {self._life.state.value}>"
-
-    def __del__(self) -> None:
-        life: Lifecycle | None = getattr(self, "_life", None)
-        if life is not None:
-            life.forgotten()
 
     # life cycle
 
@@ -162,15 +115,23 @@ class Pool:
         """
         self._check_open()
         check_timeout(timeout)
-        cluster = self._cluster
-        deadline = None if timeout is None else cluster.runtime.now() + timeout
-        while not cluster.is_ready(leaders, replicas):
-            try:
-                await cluster.changes.wait(deadline)
-            except TimeoutError:
-                text = f"the pool was not ready within {timeout:g} s; without a connection: {cluster.unconnected()}"
-                raise TimeoutError(text) from None
-            self._check_open()
+        await self._until_ready(leaders, replicas, timeout)
+
+    async def ready(
+        self, masters_count: int | None = None, replicas_count: int | None = None, timeout: float | None = 10.0
+    ) -> None:
+        """`wait_ready`, as hasql calls it: without counts, all hosts; with both, so many of each.
+
+        Raises:
+            ValueError: One count without the other, or a negative one.
+            TimeoutError: They were not there in time.
+        """
+        check_counts(masters_count, replicas_count)
+        await self.wait_ready(leaders=masters_count, replicas=replicas_count, timeout=timeout)
+
+    async def wait_masters_ready(self, masters_count: int) -> None:
+        """Wait, without any limit, until so many leaders are connected."""
+        await self.wait_ready(leaders=masters_count, timeout=None)
 
     # calls
 
@@ -280,10 +241,8 @@ class Pool:
             OutcomeUnknown: Some rows may have taken effect.
             Exception: As for `execute`.
         """
-        self._check_open()  # before the rows are taken
-        rows = args if isinstance(args, list | tuple) else list(args)
-        method = EXECUTEMANY if self._is_atomic else EXECUTEMANY_FRESHLY
-        await self._executor.run(self._request(method, query, (rows,), timeout, role, idempotent))
+        request = self._request_of_rows(query, args, timeout, role, idempotent)
+        await self._executor.run(request)
 
     def acquire(
         self,
@@ -292,6 +251,9 @@ class Pool:
         role: str | None = None,
         node: str | None = None,
         key: ShardingKey | None = None,
+        read_only: bool | None = None,
+        fallback_master: bool | None = None,
+        master_as_replica_weight: float | None = None,
     ) -> Acquiring:
         """Borrow a connection: `async with pool.acquire() as connection`, or `await` it and `release` it.
 
@@ -303,18 +265,35 @@ class Pool:
                 any node. Among them the load decides.
             node: Name, uuid or address (`host:port`) of the one node.
             key: A key whose owner it shall lead to.
+            read_only: hasql's word: True for `role="replica"`, False for `role="leader"`.
+            fallback_master: For a connection to a replica, instead of what the settings say.
+            master_as_replica_weight: The same.
 
         Raises:
             AcquireTimeout: None became available in time.
+            ConfigError: A weight that is none, or without a replica; a role that is none.
             NoNodeAvailable: No node can be reached, or the topology knows no such node.
             PoolClosed: The pool is closed.
             UsageError: What was asked for contradicts itself, or the key cannot be hashed.
         """
-        asked = role if role is not None or node is not None else self._settings.role
-        place = Place(None if asked is None else self._role(asked), node, key)
+        place = self._place(role, node, key, read_only, fallback_master, master_as_replica_weight)
         debug = self._settings.debug or (self._life.loop is not None and self._life.loop.get_debug())
         origin = traceback.StackSummary.from_list(traceback.extract_stack()[:-1]) if debug else None
         return Acquiring(functools.partial(self._acquire, timeout, place, origin))
+
+    def acquire_master(self, timeout: float | None = None) -> Acquiring:
+        """`acquire(role="leader")`, as hasql calls it."""
+        return self.acquire(role="leader", timeout=timeout)
+
+    def acquire_replica(
+        self,
+        fallback_master: bool | None = None,
+        master_as_replica_weight: float | None = None,
+        timeout: float | None = None,
+    ) -> Acquiring:
+        """`acquire(role="replica")`, as hasql calls it; see `acquire`."""
+        wishes = {"fallback_master": fallback_master, "master_as_replica_weight": master_as_replica_weight}
+        return self.acquire(role="replica", timeout=timeout, **wishes)  # type: ignore[arg-type]
 
     async def release(self, connection: AcquiredConnection, *, timeout: float | None = None) -> None:
         """Give back a connection that was acquired with `await`.
@@ -361,44 +340,16 @@ class Pool:
         Raises:
             NotSupported: The server has no transactions (Picodata).
         """
-        self._check_open()
-        if not self._is_atomic:
-            raise NotSupported(no_transactions("transaction"))
+        self._check_atomic("transaction")
         acquiring = self.acquire(timeout=timeout, role=role, node=node, key=key)
         return PoolTransaction(acquiring, {"isolation": isolation, "readonly": readonly, "deferrable": deferrable})
 
     # looking inside
 
-    @property
-    def settings(self) -> PoolSettings:
-        """The settings the pool was made with."""
-        return self._settings
-
-    @property
-    def topology(self) -> TopologySnapshot:
-        """The cluster as last seen; immutable, so hold it as long as you like.
-
-        Raises:
-            UsageError: The pool was never open.
-        """
-        if not hasattr(self, "_executor"):
-            raise UsageError("the pool is not open yet: use `async with pool` or `await pool.open()`")
-        return self._cluster.snapshot
-
-    def stats(self) -> PoolStats:
-        """Gauges and counters, as of now; the value never changes afterwards."""
-        if not hasattr(self, "_executor"):
-            return Counters().snapshot()
-        control = self._control
-        return pool_stats(self._cluster, self._journal, control.tracker.stats(), control.metadata.stats())
-
     async def explain_route(self, query: str, *args: Any, role: str | None = None) -> RouteExplanation:
         """Where a call would go now, and why; learns the text first. Nothing is executed."""
         self._check_open()
-        metadata = await self._control.learn(query)
-        request = Request("explain", query, args, self._role(role))
-        request.asked = True
-        return explain(request, metadata, self._executor, self._cluster)
+        return self._explain(query, args, role, await self._control.learn(query))
 
     async def expire_connections(self) -> None:
         """Replace every connection, without disturbing anybody: after a new password, or a change of server settings.
@@ -407,21 +358,7 @@ class Pool:
         is waited for. A password that a server has refused is tried again at once.
         """
         self._check_open()
-        self._credentials.forgive()
-        self._cluster.expire_connections()
-
-    def update_topology_interval(self, seconds: float) -> None:
-        """Change how often the topology is refreshed; takes effect at once.
-
-        Args:
-            seconds: The new interval, at least 1.
-
-        Raises:
-            ValueError: The interval is too short.
-            RuntimeError: Periodic tracking is off.
-        """
-        self._check_open()
-        self._control.tracker.update_interval(seconds)
+        self._expire()
 
     async def refresh_topology(self) -> TopologySnapshot:
         """Look at the cluster now; what is returned is not older than the call.
@@ -449,63 +386,19 @@ class Pool:
         if _get_running_loop() is not self._life.home:
             self._check_open()
         request = Request(method, query, args, self._default_role if role is None else self._role(role), idempotent)
-        if timeout is not None:
+        if timeout is not None or self._command_timeout is not None:
             self._limit(request, timeout)
-        elif self._command_timeout is not None:
-            request.limit(self._command_timeout, self._cluster.runtime.now(), own=False)
         return request
 
     async def _acquire(
         self, timeout: float | None, place: Place, origin: traceback.StackSummary | None
     ) -> AcquiredConnection:
-        self._check_open()
-        request = Request("acquire", "", (), place.role or self._default_role)
-        if timeout is not None:
-            self._limit(request, timeout)
+        request = self._loan_request(timeout, place)
         return AcquiredConnection(await self._executor.acquire(request, place), self, origin)
 
-    def _limit(self, request: Request, timeout: float) -> None:
-        if not timeout > 0:
-            raise ValueError(f"timeout must be a number of seconds above 0, not {timeout!r}")
-        request.limit(timeout, self._cluster.runtime.now())
-
-    def _role(self, role: str | None) -> Role:
-        if role is None:
-            return self._default_role
-        try:
-            return Role(role)
-        except ValueError:
-            raise ConfigError(f"role must be 'leader' or 'prefer_leader', not {role!r}") from None
-
-    def _check_open(self) -> None:
-        self._life.check_open()
-
     async def _connect(self) -> None:
-        settings, rng = self._settings, self._rng
-        passwords = PasswordFile(settings.passfile)
-        make_dialer = functools.partial(Dialer, settings, passwords=passwords, security=self._security)
-        first = await introduce(settings, make_dialer, rng)
-        dialer, dialect = first.dialer, first.dialect
-        self._is_atomic = Capability.TRANSACTIONS in dialect.capabilities
-        seeds, timeout = [(endpoint.host, endpoint.port or 0) for endpoint in first.endpoints], settings.connect_timeout
-        reach = Reach(dialer, dialect, seeds, timeout, lambda: control.snapshot, rng, first.connection)
-        self._credentials = dialer.credentials
-        self._life.belongings = household = Household(dialer=dialer, reach=reach)
-        if first.connection is not None:
-            dialer.adopt(first.connection)
-        refuse_unsupported(settings, dialect)
-        household.sessions = sessions = Sessions(settings, dialer, reach)
-        runtime = AsyncioRuntime(sessions.open, sessions.restore)
-        self._journal = journal = Journal(Counters(), Publisher(settings.on_event), runtime.now)
-        self._control = household.control = control = ControlPlane(
-            settings, dialect, reach, journal.publisher, runtime.now, rng
-        )
-        self._cluster = cluster = Cluster(
-            runtime, dialect, settings, control.snapshot, journal, control.look_again, rng
-        )
-        household.cluster = cluster
-        routes = RouteTable(control.metadata, dialect.key_hash, lambda: cluster.snapshot.bucket_counts)
-        self._executor = household.executor = Executor(cluster, routes, control.metadata, dialect, journal)
-        await control.start(cluster, self._executor)
-        asked_first = None if first.connection is None else first.connection.endpoint
-        await cluster.first_connection(asked_first, runtime.now() + timeout)
+        def keep(household: Household) -> None:
+            self._life.belongings = self._household = household
+
+        await assemble(self._settings, self._security, self._rng, keep)
+        self._move_in(self._household)

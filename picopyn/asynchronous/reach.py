@@ -16,6 +16,7 @@ from picopyn.asynchronous.connection import Connection
 from picopyn.asynchronous.transport import Address, Dialer, awake
 from picopyn.dialects.base import Capability, Dialect, Purpose
 from picopyn.errors import AuthenticationFailed, Fault, NoNodeAvailable
+from picopyn.routing.host_roles import Host
 from picopyn.topology import Node, TopologySnapshot
 
 T = TypeVar("T")
@@ -89,6 +90,15 @@ class Reach:
     async def to(self, node: Node) -> Connection | None:
         """A connection to ask one node whether it leads; or None when it cannot be reached."""
         return await self._quietly(Purpose.LEADER_QUESTION, [[(node.host, node.port)]])
+
+    @property
+    def names(self) -> dict[Address, str]:
+        """The name under which an address was found; for whoever looks names up to fill."""
+        return self._dialer.names
+
+    async def host(self, host: Host) -> Connection:
+        """A connection to ask one host about its role; raises when it cannot be made."""
+        return await self._dialer.dial((host.host, host.port), Purpose.TOPOLOGY)
 
     def terminate(self) -> None:
         """Drop what was not fetched."""

@@ -7,6 +7,7 @@ import contextvars
 import logging
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from math import inf
 from typing import Any, Generic, TypeVar
 
 from picopyn.asynchronous import transport
@@ -108,7 +109,10 @@ class AsyncioRuntime:
 
     Attributes:
         now: Seconds on the loop's monotonic clock.
+        look_every: Never: the loop tells when a connection has ended.
     """
+
+    look_every = inf
 
     def __init__(
         self,

@@ -21,6 +21,7 @@ from picopyn.asynchronous.transport import Dialer
 from picopyn.dialects.base import Capability, Dialect, Purpose
 from picopyn.engine.node_pool import HookFailed
 from picopyn.errors import AcquireTimeout, ConfigError
+from picopyn.role_settings import NOT_ON_PICODATA
 from picopyn.settings import PoolSettings
 from picopyn.topology import Node
 
@@ -95,7 +96,7 @@ class Sessions:
         if callable(self._reset):
             await self._reset(connection)
             return
-        await self._clear(connection)
+        await self.clear(connection)
         if self._hook is not None:
             await self._set_up(connection, self._hook)
 
@@ -109,23 +110,15 @@ class Sessions:
             async with own:
                 await hook(connection)
         except Exception as error:
-            raise HookFailed from (self._too_slow() if own.expired() else error)
+            raise HookFailed from (too_slow(self._hook_timeout) if own.expired() else error)
         except asyncio.CancelledError as error:
             if was_cancelled():
                 raise
             raise HookFailed from RuntimeError(f"after_connect was cancelled from inside: {error!r}")
-        if connection.is_closed():
-            raise HookFailed from ConnectionError("the connection was lost in after_connect")
-        if connection.is_in_transaction():
-            raise HookFailed from RuntimeError("after_connect left a transaction open")
+        check_set_up(connection)
 
-    def _too_slow(self) -> AcquireTimeout:
-        return AcquireTimeout(
-            f"after_connect did not finish within {self._hook_timeout:g} s; nothing was sent. "
-            "Make it faster, or raise after_connect_timeout"
-        )
-
-    async def _clear(self, connection: Connection) -> None:
+    async def clear(self, connection: Connection) -> None:
+        """Say what makes a session as good as new, as far as the server knows it."""
         wanted = [text for text in RESET if text not in self._refused]
         if not wanted:
             return
@@ -149,12 +142,34 @@ class Sessions:
                 _LOG.warning("the server refuses %r (%s); resets leave it out from now on", text, sqlstate)
 
 
+def check_set_up(connection: Connection) -> None:
+    """Look at a connection after its hook.
+
+    Raises:
+        HookFailed: It cannot be used.
+    """
+    if connection.is_closed():
+        raise HookFailed from ConnectionError("the connection was lost in after_connect")
+    if connection.is_in_transaction():
+        raise HookFailed from RuntimeError("after_connect left a transaction open")
+
+
+def too_slow(limit: float) -> AcquireTimeout:
+    """What callers are told when the hook took longer than its limit (seconds)."""
+    return AcquireTimeout(
+        f"after_connect did not finish within {limit:g} s; nothing was sent. "
+        "Make it faster, or raise after_connect_timeout"
+    )
+
+
 def refuse_unsupported(settings: PoolSettings, dialect: Dialect) -> None:
     """Refuse settings that this kind of server does not have.
 
     Raises:
-        ConfigError: It has no statement timeout.
+        ConfigError: It has no statement timeout, or not this role.
     """
+    if Capability.SHARDED in dialect.capabilities and settings.role in NOT_ON_PICODATA:
+        raise ConfigError(f"role {settings.role!r} is not supported on {dialect.name} yet")
     if settings.statement_timeout is not None and Capability.STATEMENT_TIMEOUT not in dialect.capabilities:
         raise ConfigError(f"statement_timeout: {dialect.name} has none; use command_timeout")
 

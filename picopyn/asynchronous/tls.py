@@ -271,6 +271,10 @@ class Doorway:
         self.stage = Stage.AGREED
         return self._transport
 
+    def on(self, loop: Any) -> Doorway:
+        """The same for another event loop and another connection."""
+        return Doorway(loop, self._decided, self._attempt, self._context, self._limit)
+
     def drop(self) -> None:
         """Give up what was being set up. Merely closing it, as asyncpg does, would wait for a goodbye."""
         if self._transport is not None:

@@ -54,6 +54,7 @@ class Dialer:
         dialect: The kind of server: decides the start-up options of each purpose.
         passwords: Asked where the settings name no password; None: the file that the settings name.
         security: What the pool does about TLS; None: what the settings say.
+        kinds: What connections are: with a statement cache, and without.
 
     Attributes:
         credentials: What the servers think of them.
@@ -68,8 +69,10 @@ class Dialer:
         dialect: Dialect,
         passwords: PasswordFile | None = None,
         security: tls.Security | None = None,
+        kinds: tuple[type[Connection], type[Connection]] = (Connection, NamelessConnection),
     ) -> None:
         self._settings = settings
+        self._with_cache, self._without_cache = kinds
         self._dialect = dialect
         self._passwords = passwords or PasswordFile(settings.passfile)
         self._user = settings.user or _system_user()
@@ -80,12 +83,23 @@ class Dialer:
         self._pace = Pace()
         self._is_dear = self._security.plan.may_encrypt or settings.password is not None
 
+    def of_kinds(self, kinds: tuple[type[Connection], type[Connection]]) -> Dialer:
+        """One that opens connections of other kinds, with the same credentials."""
+        other = Dialer(self._settings, self._dialect, self._passwords, self._security, kinds)
+        other.credentials = self.credentials
+        return other
+
     @property
     def knock(self) -> Knock:
         """How to ask these servers for a first word."""
         if not self._security.plan.may_encrypt:
             return Knock(tls.GSS_REQUEST, closing_counts=True)
         return Knock(tls.SSL_REQUEST, closing_counts=self._security.plan.attempts[0] is Attempt.PLAIN)
+
+    @property
+    def names(self) -> dict[Address, str]:
+        """The name under which an address was found, for what goes by names."""
+        return self._security.plan.names
 
     async def dial(
         self, address: Address, purpose: Purpose, on_notice: Callable[[str], None] | None = None
@@ -214,7 +228,7 @@ class Dialer:
             target_session_attrs="any",  # else asyncpg looks into the environment
             statement_cache_size=settings.statement_cache_size,
             server_settings=self._start_up(purpose),
-            connection_class=Connection if settings.statement_cache_size else NamelessConnection,
+            connection_class=self._with_cache if settings.statement_cache_size else self._without_cache,
             **arguments,
             **self._for_callers(purpose),
         )
@@ -239,7 +253,8 @@ class Dialer:
         password = self._settings.password
         if password is not None:
             return password
-        return functools.partial(self._passwords.find, *address, self._database, self._user)
+        host, port = address
+        return functools.partial(self._passwords.find, self.names.get(address, host), port, self._database, self._user)
 
     def _start_up(self, purpose: Purpose) -> dict[str, str]:
         settings = self._settings

@@ -91,7 +91,7 @@ class CallRouter:
             raise PoolClosed("the pool is closed")
         if request.method in MANY:  # its rows may have any owner
             request.plan = plan = (
-                self._cluster.planner.spread(None) if self._sharded else self._cluster.planner.anywhere()
+                self._cluster.planner.spread(None) if self._sharded else self._cluster.planner.for_host(request.role)
             )
             return plan
         request.route = route = self._compiled.get(request.query) or self._find_route(request)
@@ -117,7 +117,7 @@ class CallRouter:
         """Plan a call that does not belong to one bucket, as far as is known."""
         planner = self._cluster.planner
         if not self._sharded:
-            return planner.anywhere()
+            return planner.for_host(request.role)
         if route is None:
             return self._plan_unknown(request)
         if route.buckets is not None:
@@ -150,6 +150,11 @@ class CallRouter:
             if route.check_in <= 0:
                 route.check_in = NOT_SOON
                 self._cluster.runtime.post(partial(self._offer_check, route, request))
+
+    def needs_leader(self, request: Request) -> None:
+        """A node said that it is not the leader, so the call is for one; nothing new where statements have owners."""
+        if not self._sharded:
+            request.role = _LEADER
 
     def learn(self, query: str) -> None:
         """Ask about a text now; everybody who waits plans again when that is answered."""

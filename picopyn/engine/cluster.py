@@ -19,6 +19,7 @@ from picopyn.engine.jobs import Jobs
 from picopyn.engine.journal import Journal
 from picopyn.engine.node_pool import HookFailed, NodePool
 from picopyn.engine.node_pools import NodePools
+from picopyn.engine.planners import Planners
 from picopyn.engine.probes import Probes
 from picopyn.engine.request import Request
 from picopyn.engine.runtime import Link, Runtime, Waiter
@@ -26,8 +27,9 @@ from picopyn.engine.terms import GOODBYE, Terms
 from picopyn.errors import AuthenticationFailed, Fault
 from picopyn.observe import CloseReason
 from picopyn.routing.health import Health, NodeState
+from picopyn.routing.host_table import HostTable
 from picopyn.routing.membership import reconcile
-from picopyn.routing.plan import PLAIN, REPLICA_READ, Candidate, Flavour, Planner
+from picopyn.routing.plan import PLAIN, REPLICA_READ, Candidate, Flavour
 from picopyn.routing.watch import Change, Watch
 from picopyn.settings import PoolSettings
 from picopyn.topology import Node, TopologySnapshot
@@ -54,6 +56,7 @@ class Cluster:
         refresh: Asks for a new look at the cluster, without waiting; may name a node to doubt. It gives the number of
             the first look that begins after it was asked; None when there is nothing to look at.
         rng: Source of randomness.
+        hosts: What is known of hosts with roles, on servers without owners; None: nodes have no roles there.
 
     Attributes:
         changes: What waiting calls listen to.
@@ -71,6 +74,7 @@ class Cluster:
         journal: Journal,
         refresh: Callable[[Node | None], int | None],
         rng: Random,
+        hosts: HostTable | None = None,
     ) -> None:
         self.runtime = runtime
         self.settings = settings
@@ -80,14 +84,14 @@ class Cluster:
         self._dialect = dialect
         self._journal = journal
         self._refresh = refresh
-        self._rng = rng
         watch = Watch(Health(), runtime.now(), rng)
         self._probes = Probes(runtime, self.jobs, watch, self.changes, self, dialect.probe_question)
         # One connection at least, where a forwarded statement can hang, is the watch that tells when a leader dies.
         least_size = max(settings.min_size, 1 if self._hangs else 0)
         terms = Terms(runtime, settings, self, self.jobs, rng)
         self._pools = NodePools(terms, least_size, self.health.is_up)
-        self.planner = self._planner(snapshot)
+        self._planners = Planners(self.health, self.load, rng, settings, hangs=self._hangs, hosts=hosts)
+        self.planner = self._planners.make(snapshot)
 
     @property
     def snapshot(self) -> TopologySnapshot:
@@ -113,11 +117,13 @@ class Cluster:
         """
         pooled = {pool.node.uuid: (pool.node.host, pool.node.port) for pool in self.pools}
         membership = reconcile(pooled, snapshot.nodes())
-        self.planner = self._planner(snapshot)
+        self.planner = self._planners.make(snapshot)
         for uuid in (*membership.leave, *(node.uuid for node in membership.move)):
             self._retire(uuid)
         joining = [*membership.join, *membership.move]
-        self._rng.shuffle(joining)  # the first to be connected gets the first call: not the same node in every process
+        self._planners.rng.shuffle(
+            joining
+        )  # the first to be connected gets the first call: not the same node in every process
         for node in joining:
             self._probes.join(node)
             self._pools.warm(self.pool(Candidate(node)))
@@ -281,6 +287,11 @@ class Cluster:
             for link in list(pool.slots.held):
                 self.flights.end(link, reason or "")
 
+    def forfeit(self, owner: object) -> None:
+        """A call was interrupted where no clean-up runs: what it held is dropped, and nobody waits for it."""
+        for link in self._pools.forfeit(owner):
+            self.flights.aloft.pop(link, None)
+
     def search_leaders(self) -> None:
         """Calls in flight may wait, at a server, for a leader that is away: look whether there is another one."""
         away = frozenset(
@@ -362,9 +373,6 @@ class Cluster:
     @property
     def _hangs(self) -> bool:
         return Capability.FORWARDING_NEEDS_EVERY_LEADER in self._dialect.capabilities
-
-    def _planner(self, snapshot: TopologySnapshot) -> Planner:
-        return Planner(snapshot, self.health, self.load, self._rng, hangs=self._hangs)
 
     def _tier(self, replicaset: str) -> str | None:
         """The tier of a replicaset; None when it is not known, or not any more."""

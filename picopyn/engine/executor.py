@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable
 from enum import Enum
+from functools import partial
 from typing import Any, Final, NoReturn
 
 from picopyn.dialects.base import Capability, Dialect
@@ -22,7 +23,7 @@ from picopyn.engine.request import Request
 from picopyn.engine.route_table import RouteTable
 from picopyn.engine.runtime import Link
 from picopyn.errors import AuthenticationFailed, ConnectionLost, Fault, OutcomeUnknown, PoolClosed
-from picopyn.routing.plan import Candidate, Plan, Wait
+from picopyn.routing.plan import FOR_LEADER, Candidate, Plan, Role, Wait
 from picopyn.routing.retry import Action, Call, LossMemory, decide
 from picopyn.topology import Node
 
@@ -102,7 +103,7 @@ class Executor:
                 continue
             for candidate in plan.candidates:
                 pool = self._pools.get(candidate.key) or self._cluster.pool(candidate)
-                link = pool.try_take() or await self._queue(request, candidate, pool, version)
+                link = pool.try_take(request) or await self._queue(request, candidate, pool, version)
                 if link is not None:
                     request.node = pool.node
                     self._aloft[link] = request
@@ -141,19 +142,23 @@ class Executor:
                 raise PoolClosed("the pool is closed")
             version = self._changes.version
             plan = place.plan(self._cluster.planner, self._dialect)
-            if plan.wait in (Wait.LEADER, Wait.TIER):
+            if plan.wait not in (None, Wait.NODES):
                 await self._wait(request, plan, version)
                 continue
             for candidate in plan.candidates:
                 if version != self._changes.version:
                     break
                 pool = self._cluster.pool(candidate)
-                link = pool.try_take() or await self._take(request, pool)
+                link = pool.try_take(request) or await self._take(request, pool)
                 if link is not None:
-                    return Loan(self._lender, pool, link)
+                    return Loan(self._lender, pool, link, request)
             else:
                 rounds += 1
                 await self._pause(request, rounds, version)
+
+    def forfeit(self, request: Request) -> None:
+        """A call was interrupted, wherever it was (`KeyboardInterrupt`): nothing stays with it."""
+        self._cluster.runtime.post(partial(self._cluster.forfeit, request))
 
     def leaders_moved(self, replicasets: frozenset[str]) -> None:
         """Leaders have changed: what that may have left hanging is ended after a short grace."""
@@ -174,7 +179,7 @@ class Executor:
 
     async def _take(self, request: Request, pool: NodePool) -> Link | None:
         try:
-            return await pool.take(self._patience(request))
+            return await pool.take(self._patience(request), request)
         except NodeUnreachable as error:
             self._unreachable(request, pool.node, error)
             return None
@@ -213,7 +218,7 @@ class Executor:
             request.asked = True
             self._router.learn(request.query)
         self._cluster.ask_refresh()
-        request.waited = request.waited or plan.wait in (Wait.LEADER, Wait.TIER)
+        request.waited = request.waited or plan.wait in FOR_LEADER
         try:
             await self._changes.wait(self._patience(request), version)
         except TimeoutError as error:
@@ -233,11 +238,15 @@ class Executor:
         except TimeoutError:
             return
 
-    async def _await_refresh(self, request: Request, doubtful: Node) -> None:
-        """Wait for the result of a look that begins now or later: one under way may have seen what was before."""
+    async def _await_refresh(self, request: Request, doubtful: Node) -> bool:
+        """Wait for the result of a look that begins now or later: one under way may have seen what was before.
+
+        Returns:
+            Whether there is a look; without one, the next candidate may know better.
+        """
         changes, look = self._changes, await self._cluster.next_look(doubtful)
         if look is None:
-            return await self._pause(request, request.sent)
+            return False
         version = changes.version
         try:
             while changes.look < look and not self.closed:
@@ -245,7 +254,7 @@ class Executor:
                 version = changes.version
         except TimeoutError as error:
             raise self._not_acquired(request, "a newer look at the cluster") from error
-        return None
+        return True
 
     def _patience(self, request: Request) -> float | None:
         """Until when a call may wait to be sent: its own timeout, else `acquire_timeout` within `command_timeout`."""
@@ -307,7 +316,8 @@ class Executor:
         if request.patience != request.deadline:  # it came from `acquire_timeout`: the next wait is a new one
             request.patience = None
         losses = self._count_loss(request, node) if fault is Fault.LOST else 0
-        action = decide(fault, Call(self._repeatable(request), request.sent, losses, request.prepared_again))
+        repeatable, for_replica = self._repeatable(request), request.role is Role.REPLICA
+        action = decide(fault, Call(repeatable, request.sent, losses, request.prepared_again, for_replica))
         if action is Action.RAISE:
             self._raise(request, node, error, fault, ended)
         request.tried(node, f"{fault.value}: {ended or failures.in_short(error)}")
@@ -317,7 +327,10 @@ class Executor:
             raise failures.outcome_unknown(request, node, error, broke, ended) from error
         self._journal.retried(node, fault, len(request.attempts))
         if action is Action.AWAIT_REFRESH:
-            await self._await_refresh(request, node)
+            if fault is Fault.NOT_LEADER:
+                self._router.needs_leader(request)
+            if not await self._await_refresh(request, node):
+                return _Verdict.NEXT_CANDIDATE
         elif action is Action.BACK_OFF:
             await self._pause(request, request.sent)
         return _Verdict.NEXT_CANDIDATE if action is Action.NEXT_NODE else _Verdict.PLAN_AGAIN

@@ -5,6 +5,8 @@ No parameter value and no secret gets into a text here.
 
 from __future__ import annotations
 
+from typing import Final
+
 from picopyn.engine.request import Request
 from picopyn.errors import (
     AcquireTimeout,
@@ -20,6 +22,9 @@ from picopyn.errors import (
 from picopyn.routing.health import Health
 from picopyn.routing.plan import Plan
 from picopyn.topology import Node, TopologySnapshot
+
+#: The mark of errors that come from code of the caller's own.
+_CALLERS: Final = "picopyn_callers_own"
 
 
 def in_short(error: BaseException) -> str:
@@ -79,6 +84,16 @@ def outcome_unknown(
         return request.annotate(WriteLost(f"{text}; it may have taken effect. {advice}"))
     text = f"{request.called}() at {node.name} ({node.address}) failed on its way to another node"
     return request.annotate(OutcomeUnknown(f"{text}; it may have taken effect, or a part of it. {advice}"))
+
+
+def mark_as_callers(error: BaseException) -> None:
+    """Note that an error comes from code of the caller's own: it says nothing about a connection, whatever its type."""
+    error.__dict__[_CALLERS] = True
+
+
+def is_callers(error: BaseException) -> bool:
+    """Whether an error comes from code of the caller's own, as far as that was noted."""
+    return _CALLERS in error.__dict__
 
 
 def not_acquired(

@@ -21,6 +21,7 @@ from picopyn.engine.cluster import Cluster
 from picopyn.engine.node_pool import NodePool
 from picopyn.engine.runtime import Leftovers, Link
 from picopyn.errors import Fault, UsageError
+from picopyn.settings import check_timeout
 from picopyn.stats import Counters
 
 #: How long clearing a session may take (seconds).
@@ -61,8 +62,10 @@ class Loan:
         lender: What all loans share.
         pool: Where it goes back to.
         link: The connection.
+        owner: On whose behalf it was taken.
 
     Attributes:
+        back: It went back to its pool, or is gone.
         link: The connection.
         pool: Its node pool.
         released: The borrower gave it back.
@@ -70,15 +73,29 @@ class Loan:
         erred: The server refused a statement inside a transaction that is still open.
     """
 
-    __slots__ = ("_lender", "_running", "_uncertain", "_used", "erred", "link", "pool", "released", "sound")
+    __slots__ = (
+        "_lender",
+        "_owner",
+        "_running",
+        "_uncertain",
+        "_used",
+        "back",
+        "erred",
+        "link",
+        "pool",
+        "released",
+        "sound",
+    )
 
-    def __init__(self, lender: Lender, pool: NodePool, link: Link) -> None:
+    def __init__(self, lender: Lender, pool: NodePool, link: Link, owner: object = None) -> None:
+        self.back = False
         self.link = link
         self.pool = pool
         self.released = False
         self.sound = True
         self.erred = False
         self._lender = lender
+        self._owner = owner
         self._running = ""
         self._uncertain = False
         self._used = False
@@ -115,6 +132,25 @@ class Loan:
         self.erred = self.erred and in_transaction
         changes = query is not None and not in_transaction and self._lender.may_change(query)
         self._uncertain = decides or changes
+
+    def use(self, name: str, query: str | None = None, *, decides: bool = False, timeout: float | None = None) -> Use:
+        """A call, for a `with` statement around it; see `begin`.
+
+        Args:
+            name: Name of the method.
+            query: See `begin`.
+            decides: See `begin`.
+            timeout: The caller's own limit (seconds), or None.
+
+        Raises:
+            ValueError: The limit is not above 0, or no number.
+            UsageError: See `begin`.
+        """
+        if timeout is not None:
+            self.check()
+            check_timeout(timeout)
+        self.begin(name, query, decides=decides)
+        return Use(self)
 
     def check(self) -> None:
         """Refuse what comes after the release.
@@ -157,6 +193,15 @@ class Loan:
         if not self._running:
             self._go_back()
 
+    def forget(self) -> None:
+        """Nobody has it any more: give it back, in whatever state its borrower left it."""
+        if self.back:
+            return
+        if self.released or self._running:
+            self._lender.cluster.forfeit(self._owner)
+        else:
+            self.release()
+
     def leave(self) -> None:
         """The borrower is about to close it: that says nothing about its node."""
         self.sound = False
@@ -166,6 +211,11 @@ class Loan:
         cluster, node = self._lender.cluster, self.pool.node
         if not isinstance(error, Exception):
             self.sound = False
+            return None
+        if failures.is_callers(error):
+            self.sound = self.sound and self.link.is_settled() and not self.link.is_closed()
+            if self.link.is_closed():
+                self.pool.was_closed(self.link, "state_unknown")
             return None
         if isinstance(error, TimeoutError) and error.errno is None:
             self.sound = False
@@ -178,6 +228,8 @@ class Loan:
             return self._count(failures.held_lost(name, node, error, uncertain=uncertain, why=cluster.why_down(node)))
         self.sound = self.sound and self.link.is_settled()
         if getattr(error, "sqlstate", None) is not None:
+            if cluster.fault(error) is Fault.NOT_LEADER:
+                cluster.ask_refresh()
             self.erred = self.link.is_in_transaction()
             error.add_note(f"picopyn: {name}() on a connection to {node.name} ({node.address})")
         return None
@@ -199,6 +251,7 @@ class Loan:
             self.pool.drop(link, "state_unknown")
         else:
             self.pool.give(link)
+        self.back = True
 
     async def _restore(self) -> None:
         runtime = self._lender.cluster.runtime
@@ -211,3 +264,32 @@ class Loan:
             self.pool.give(self.link)
         else:
             self.pool.drop(self.link, "state_unknown")
+
+
+class Use:
+    """One call on a held connection, for a `with` statement.
+
+    Args:
+        loan: The loan of the connection.
+    """
+
+    __slots__ = ("_loan",)
+
+    def __init__(self, loan: Loan) -> None:
+        self._loan = loan
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        told = self._loan.end(None if isinstance(error, StopAsyncIteration) else error)
+        if told is not None:
+            raise told from error
+
+
+def no_transactions(name: str) -> str:
+    """Why something that needs transactions is refused."""
+    return (
+        f"{name}() needs transactions, and this server has none: it answers BEGIN and COMMIT, but every statement "
+        "takes effect by itself, and nothing can be rolled back"
+    )

@@ -99,14 +99,18 @@ class NodePool:
         waiting = f", {len(slots.waiters)} calls wait" if slots.waiters else ""
         return f"{doing}{opening}{waiting}{limit}"
 
-    def try_take(self) -> Link | None:
-        """Take an idle connection if there is one; never waits."""
+    def try_take(self, owner: object = None) -> Link | None:
+        """Take an idle connection if there is one, on somebody's behalf; never waits."""
         with self._lock:
-            link = self.slots.take()
-            return self._sound(link) if link is not None and link.is_closed() else link
+            link = self.slots.take(owner)
+            return self._sound(link, owner) if link is not None and link.is_closed() else link
 
-    async def take(self, deadline: float | None) -> Link:
+    async def take(self, deadline: float | None, owner: object = None) -> Link:
         """Take a connection: an idle one, or the next that becomes free or is opened, in the order of asking.
+
+        Args:
+            deadline: Until when to wait, on the runtime's clock; None: no limit.
+            owner: On whose behalf.
 
         Raises:
             NodeUnreachable: No connection could be made, and there is none that could become free.
@@ -118,13 +122,13 @@ class NodePool:
         with self._lock:
             if self.retired:
                 raise NodeUnreachable("the node has left the cluster")
-            link = self._sound(self.slots.take())
+            link = self._sound(self.slots.take(owner), owner)
             if link is not None:
                 return link
             limit = self._terms.settings.max_waiting
             if limit and len(self.slots.waiters) >= limit:
                 raise QueueFull
-            self.slots.wait(waiter)
+            self.slots.wait(waiter, owner)
         self._grow_soon()
         try:
             taken: Link = await waiter.wait(deadline)
@@ -154,6 +158,26 @@ class NodePool:
                 self.slots.part(link, reason)
         link.terminate()
         self._grow_soon()
+
+    def forfeit(self, owner: object) -> list[Link]:
+        """Somebody was interrupted in the middle of what he did: finish it, so that nobody waits for him.
+
+        Returns:
+            The connections that he held; nobody knows in which state, so they are dropped.
+        """
+        with self._lock:
+            held, sent = self.slots.forfeit(owner)
+        for waiter, link in sent.items():
+            if not waiter.wake(link) and waiter.abandon() is not link:
+                self.give(link)
+        for link in held:
+            self.drop(link, "state_unknown")
+        return held
+
+    def was_closed(self, link: Link, reason: CloseReason) -> None:
+        """Somebody on this side has just closed a connection: remember why, before it is told that it is gone."""
+        with self._lock:
+            self.slots.part(link, reason)
 
     def expect_close(self, link: Link, reason: CloseReason) -> None:
         """Somebody on this side is about to close a connection: remember why."""
@@ -206,6 +230,13 @@ class NodePool:
         with self._lock:
             idle = self.slots.expire(now, "lifetime")
         self._close(idle)
+
+    def discard_broken(self) -> None:
+        """Find out which idle connections have ended; who is told of it, is told as always."""
+        with self._lock:
+            for link in self.slots.idle:
+                if link.is_closed():
+                    self.slots.lost(link)
 
     def expire_all(self) -> None:
         """The same for all connections, whatever their age."""
@@ -271,11 +302,11 @@ class NodePool:
         if self.slots.wanted or self._terms.budget.is_hungry(self):
             self._terms.runtime.post(self.grow)
 
-    def _sound(self, link: Link | None) -> Link | None:
+    def _sound(self, link: Link | None, owner: object) -> Link | None:
         """A connection just taken, or the next one whose socket has not ended; called with the lock held."""
         while link is not None and link.is_closed():
             self.slots.lost(link)
-            link = self.slots.take()
+            link = self.slots.take(owner)
         return link
 
     def _must_leave(self, link: Link) -> bool:
@@ -301,7 +332,11 @@ class NodePool:
 
     def _hand_over(self, waiter: Waiter[Link] | None, link: Link) -> None:
         """Wake the waiter that a connection belongs to; if it has left meanwhile, the next one, or nobody."""
-        while waiter is not None and not waiter.wake(link):
+        while waiter is not None:
+            woken = waiter.wake(link)
+            self.slots.arrived(waiter)
+            if woken:
+                return
             with self._lock:
                 waiter = self.slots.give(link)
 

@@ -68,6 +68,10 @@ class NodePools:
         self._retired = {pool for pool in self._retired if pool.slots.occupied}
         return (*self._live.values(), *self._retired)
 
+    def forfeit(self, owner: object) -> list[Link]:
+        """Somebody was interrupted in the middle of what he did; see `NodePool.forfeit`."""
+        return [link for pool in self.all() for link in pool.forfeit(owner)]
+
     def find(self, uuid: str, flavour: Flavour = PLAIN) -> NodePool | None:
         """The pool of a node, if there is one."""
         return self._live.get((uuid, flavour))

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from picopyn.dialects.base import Dialect
-from picopyn.errors import NoNodeAvailable, UsageError
+from picopyn.errors import ConfigError, NoNodeAvailable, UsageError
 from picopyn.routing.plan import Candidate, Plan, Planner, Role, Wait
 from picopyn.routing.sharding import ShardingKey
 from picopyn.topology import Node, TopologySnapshot
@@ -22,13 +22,26 @@ class Place:
         role: Which nodes will do; None: all.
         node: Name, uuid or address of the one node.
         key: The node that owns this key.
+        fallback_master: Whether the primary answers where there is no fresh replica; None: as the pool has it.
+        master_as_replica_weight: Probability with which the primary counts as a replica; None: as the pool has it.
+
+    Raises:
+        UsageError: A node, and something else.
+        ConfigError: A weight that is none, or without a role that reads from replicas.
     """
 
     role: Role | None = None
     node: str | None = None
     key: ShardingKey | None = None
+    fallback_master: bool | None = None
+    master_as_replica_weight: float | None = None
 
     def __post_init__(self) -> None:
+        weight = self.master_as_replica_weight
+        if weight is not None and not 0 <= weight <= 1:
+            raise ConfigError(f"master_as_replica_weight must be a number in the segment from 0 to 1, not {weight!r}")
+        if weight is not None and self.role not in (Role.REPLICA, Role.PREFER_REPLICA):
+            raise ConfigError("master_as_replica_weight is about connections to a replica; ask for one")
         if self.node is not None and (self.key is not None or self.role is not None):
             raise UsageError("node= already says where to; leave key= and role= out")
 
@@ -43,7 +56,7 @@ class Place:
             return _at(self.node, planner.snapshot)
         if self.key is not None:
             return _owner(self.key, self.role or Role.LEADER, planner, dialect)
-        return planner.anywhere(self.role)
+        return planner.anywhere(self.role, fallback=self.fallback_master, weight=self.master_as_replica_weight)
 
 
 def _at(wanted: str, snapshot: TopologySnapshot) -> Plan:

@@ -115,7 +115,13 @@ class Job(Protocol):
 
 
 class Runtime(Protocol):
-    """The world of one pool."""
+    """The world of one pool.
+
+    Attributes:
+        look_every: How often idle connections have to be looked at (seconds), where nobody tells that one has broken.
+    """
+
+    look_every: float
 
     def now(self) -> float:
         """Seconds on a monotonic clock; deadlines are on this clock."""

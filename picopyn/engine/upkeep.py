@@ -64,6 +64,7 @@ class Upkeep:
     def look(self, now: float) -> None:
         """Do what is due."""
         for pool in self._pools():
+            pool.discard_broken()
             pool.expire(now)
             if self._settings.max_idle is not None:
                 pool.expire_unused(now, self._settings.max_idle)
@@ -75,7 +76,7 @@ class Upkeep:
 
     def _due(self, now: float) -> float:
         longest = self._settings.max_idle
-        period = LONGEST_PERIOD if longest is None else min(longest / PARTS, LONGEST_PERIOD)
+        period = min(LONGEST_PERIOD if longest is None else longest / PARTS, LONGEST_PERIOD, self._runtime.look_every)
         ends = min((pool.slots.next_end for pool in self._pools()), default=inf)
         lacking = {pool for pool, _ in self._lacking()}
         lacking.update(pool for pool in self._pools() if pool.slots.wanted)

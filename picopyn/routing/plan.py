@@ -27,6 +27,11 @@ class Role(Enum):
 
     LEADER = "leader"
     PREFER_LEADER = "prefer_leader"
+    REPLICA = "replica"
+    PREFER_REPLICA = "prefer_replica"
+    ANY = "any"
+
+    __hash__ = object.__hash__  # calls look it up; that of enumerations is a function in Python
 
 
 #: Reasons of calls whose bucket is known.
@@ -45,6 +50,12 @@ class Wait(Enum):
     TIER = "a replicaset of the tier has no reachable leader, and the server would hang"
     LEARN = "the statement is not learned yet, and it would hang if it is not keyed"
     NODES = "no node of the cluster can be reached"
+    PRIMARY = "no host that takes writes can be reached"
+    REPLICA = "no replica can be reached"
+
+
+#: The call waits until a leader is back.
+FOR_LEADER: Final = frozenset({Wait.LEADER, Wait.TIER, Wait.PRIMARY})
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +137,7 @@ class Planner:
         self._rng = rng
         self._hangs = hangs
         self._finished: dict[str, dict[str, tuple[Plan | None, ...]]] = {reason: {} for reason in _DIRECT}
-        self._rings: dict[tuple[str | None, str], _Ring] = {}
+        self._rings: dict[tuple[str | None, str], Ring] = {}
         self._leaders_of: dict[str | None, tuple[Node, ...]] = {}
         self._complete: dict[str | None, bool] = {}
 
@@ -150,11 +161,13 @@ class Planner:
             return self.for_bucket(tier, next(iter(owners.values())), role, read, "key_set")
         return self.spread(tier)
 
-    def anywhere(self, role: Role | None = None) -> Plan:
+    def anywhere(self, role: Role | None = None, *, fallback: bool | None = None, weight: float | None = None) -> Plan:
         """Plan a call that every node can answer by itself: the least loaded, then the others.
 
         Args:
-            role: `LEADER`: only leaders will do; `PREFER_LEADER`: they come first; None: no difference.
+            role: Which nodes will do, or come first; None: no difference.
+            fallback: For hosts with roles, see `HostPlanner`; nothing here.
+            weight: The same.
         """
         if role is not None:
             return self._by_role(role)
@@ -162,14 +175,25 @@ class Planner:
             return self._lightest(None, "any", direct=True)
         return self._among(self.snapshot.nodes(), "any", direct=True)
 
+    def for_host(self, role: Role) -> Plan:
+        """Plan a call of a server without owners, whose nodes have no roles."""
+        if not self._doubted:
+            return self._lightest(None, "any", direct=True)
+        return self._among(self.snapshot.nodes(), "any", direct=True)
+
     def _by_role(self, role: Role) -> Plan:
-        leaders = self._among(self._leaders(None), "any", direct=True)
+        leaders = self._leaders(None)
+        others = [node for node in self.snapshot.nodes() if node not in leaders]
         if role is Role.LEADER:
-            return leaders
-        others = [node for node in self.snapshot.nodes() if node not in self._leaders(None)]
-        rest = self._among(others, "any", direct=True)
-        both = leaders.candidates + rest.candidates
-        return Plan(both, "any", direct=True) if both else leaders
+            return self._among(leaders, "any", direct=True)
+        if role is Role.REPLICA:
+            return self._among(others, "any", direct=True)
+        if role is Role.ANY:
+            return self._among(self.snapshot.nodes(), "any", direct=True)
+        first, then = (leaders, others) if role is Role.PREFER_LEADER else (others, leaders)
+        plan, rest = self._among(first, "any", direct=True), self._among(then, "any", direct=True)
+        both = plan.candidates + rest.candidates
+        return Plan(both, "any", direct=True) if both else plan
 
     def spread(self, tier: str | None, reason: str = "spread") -> Plan:
         """Plan a call that the receiving node will forward, on a tier, or on any tier when that is not known."""
@@ -205,7 +229,7 @@ class Planner:
         ring = self._rings.get((tier, reason))
         if ring is None:
             nodes = filter(self._usable, self.snapshot.nodes() if direct else self._leaders(tier))
-            ring = self._rings[tier, reason] = _Ring(nodes, reason, direct=direct, tier=tier)
+            ring = self._rings[tier, reason] = Ring(nodes, reason, direct=direct, tier=tier)
         if not ring.uuids:
             return Plan((), reason, wait=Wait.NODES, tier=tier)
         return ring.plan(lightest(ring.uuids, self._load, self._rng))
@@ -299,7 +323,7 @@ class Planner:
         return not self._health.is_up(leader.uuid) if leader is not None else self._suspects(replicaset)
 
 
-class _Ring:
+class Ring:
     """Nodes that are equally good, with a plan for each that comes first; a plan is made at its first use.
 
     Args:
@@ -307,15 +331,21 @@ class _Ring:
         reason: See `Plan`.
         direct: See `Plan`.
         tier: See `Plan`.
+        others: Nodes that come after them, in this order.
 
     Attributes:
-        uuids: The nodes' uuids.
+        nodes: The nodes.
+        uuids: Their uuids.
     """
 
-    __slots__ = ("_candidates", "_direct", "_plans", "_reason", "_tier", "uuids")
+    __slots__ = ("_candidates", "_direct", "_others", "_plans", "_reason", "_tier", "nodes", "uuids")
 
-    def __init__(self, nodes: Iterable[Node], reason: str, *, direct: bool, tier: str | None) -> None:
-        self._candidates = tuple(map(Candidate, nodes))
+    def __init__(
+        self, nodes: Iterable[Node], reason: str, *, direct: bool, tier: str | None = None, others: Iterable[Node] = ()
+    ) -> None:
+        self.nodes = tuple(nodes)
+        self._candidates = tuple(map(Candidate, self.nodes))
+        self._others = tuple(map(Candidate, others))
         self._reason = reason
         self._direct = direct
         self._tier = tier
@@ -326,6 +356,6 @@ class _Ring:
         """The plan that begins with one of them; the others come as they follow."""
         plan = self._plans.get(first)
         if plan is None:
-            candidates = (*self._candidates[first:], *self._candidates[:first])
+            candidates = (*self._candidates[first:], *self._candidates[:first], *self._others)
             plan = self._plans[first] = Plan(candidates, self._reason, self._direct, tier=self._tier)
         return plan

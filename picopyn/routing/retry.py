@@ -44,12 +44,14 @@ class Call:
         sent: Attempts that reached a server.
         losses: Connections this call lost, or deaths of nodes this text saw lately, whichever is more.
         prepared_again: Its prepared statement was already renewed for it.
+        for_replica: It asked for a replica, and nothing else: a leader that could do it is none of its business.
     """
 
     repeatable: bool
     sent: int
     losses: int = 0
     prepared_again: bool = False
+    for_replica: bool = False
 
 
 def decide(fault: Fault, call: Call) -> Action:
@@ -68,7 +70,7 @@ def decide(fault: Fault, call: Call) -> Action:
         return _after_loss(call)
     if fault is Fault.NOT_SENT:
         return Action.NEXT_NODE
-    if call.sent >= MAX_ATTEMPTS:
+    if call.sent >= MAX_ATTEMPTS or (fault is Fault.NOT_LEADER and call.for_replica):
         return Action.RAISE
     return _after_no_effect(fault, call)
 

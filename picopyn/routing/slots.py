@@ -9,6 +9,9 @@ Rules of this file:
 3. It opens, closes and wakes nothing. It returns what to do; the caller does it outside its lock.
 4. Taking and giving back cost no look at a clock. How long a connection has been idle follows from two stacks: what was
    not touched between two looks (`cool`) lies in the lower one, with the date of the first of them.
+5. Who holds, waits or hands on is remembered, so that what somebody leaves who is interrupted in the middle of it
+   (`KeyboardInterrupt`) can be found. Python looks for interruptions after calls of functions; so between a
+   connection's one place and the next, no function is called.
 
 It knows no clock, no network and no thread: moments are arguments.
 """
@@ -34,9 +37,10 @@ class Slots(Generic[C, W]):
         max_opening: Most connections that may be being opened at the same time.
 
     Attributes:
-        held: Connections in use or promised to a waiter.
+        held: Connections in use or promised to a waiter → whose they are.
         opening: How many are being opened.
-        waiters: Who waits, in the order of asking.
+        waiters: Who waits, in the order of asking → on whose behalf.
+        promised: Waiters that a connection is on its way to → the connection, and who sends it.
         leaving: Connections being closed → why; they are of no use any more, but not gone yet.
         condemned: Held connections that leave when they are given back → why.
     """
@@ -51,15 +55,17 @@ class Slots(Generic[C, W]):
         "max_opening",
         "max_size",
         "opening",
+        "promised",
         "waiters",
     )
 
     def __init__(self, max_size: int, max_opening: int = 2) -> None:
         self.max_size = max_size
         self.max_opening = max_opening
-        self.held: set[C] = set()
+        self.held: dict[C, object] = {}
         self.opening = 0
-        self.waiters: OrderedDict[W, None] = OrderedDict()
+        self.waiters: OrderedDict[W, object] = OrderedDict()
+        self.promised: dict[W, tuple[C, object]] = {}
         self.leaving: dict[C, str] = {}
         self.condemned: dict[C | None, str] = {}
         self._warm: list[C] = []
@@ -101,36 +107,60 @@ class Slots(Generic[C, W]):
 
     # use
 
-    def take(self) -> C | None:
-        """Take the connection used last, if one is idle."""
+    def take(self, owner: object = None) -> C | None:
+        """Take the connection used last, if one is idle, on somebody's behalf."""
         warm = self._warm
         if warm:
-            connection = warm.pop()
+            connection = warm[-1]
+            self.held[connection] = owner
+            del warm[-1]
         elif self._cold:
-            connection = self._cold.pop()[1]
+            connection = self._cold[-1][1]
+            self.held[connection] = owner
+            del self._cold[-1]
         else:
             return None
-        self.held.add(connection)
         return connection
 
     def give(self, connection: C) -> W | None:
         """Give a held connection back.
 
         Returns:
-            The waiter it now belongs to (it stays held), or None when it became idle. If that waiter turns out to have
-            left, the caller gives the connection again.
+            The waiter it now belongs to (it stays held), or None when it became idle. The caller says when it has
+            `arrived`; if that waiter turns out to have left, he gives the connection again.
         """
         if connection not in self.held:
             return None
         if self.waiters:
-            return self.waiters.popitem(last=False)[0]
-        self.held.remove(connection)
+            waiter = next(iter(self.waiters))
+            self.promised[waiter] = connection, self.held[connection]
+            self.held[connection] = self.waiters[waiter]
+            del self.waiters[waiter]
+            return waiter
+        del self.held[connection]
         self._warm.append(connection)
         return None
 
-    def wait(self, waiter: W) -> None:
-        """Queue a waiter."""
-        self.waiters[waiter] = None
+    def arrived(self, waiter: W) -> None:
+        """A waiter has its connection, or will not take it."""
+        self.promised.pop(waiter, None)
+
+    def wait(self, waiter: W, owner: object = None) -> None:
+        """Queue a waiter, on somebody's behalf."""
+        self.waiters[waiter] = owner
+
+    def forfeit(self, owner: object) -> tuple[list[C], dict[W, C]]:
+        """Somebody was interrupted, and does nothing any more: he waits no longer.
+
+        Returns:
+            The connections he holds, to be dropped, and those he has given without their having `arrived`.
+        """
+        for waiter in [waiter for waiter, other in self.waiters.items() if other is owner]:
+            del self.waiters[waiter]
+        sent = {waiter: connection for waiter, (connection, other) in self.promised.items() if other is owner}
+        for waiter in sent:
+            self.arrived(waiter)
+        return [connection for connection, other in self.held.items() if other is owner], sent
 
     def leave(self, waiter: W) -> bool:
         """A waiter gives up.
@@ -166,7 +196,7 @@ class Slots(Generic[C, W]):
             end: The moment its life ends.
         """
         self.opening -= 1
-        self.held.add(connection)
+        self.held[connection] = None
         if end != inf:
             self._ends[connection] = end
         return self.give(connection)
@@ -273,7 +303,7 @@ class Slots(Generic[C, W]):
     def _remove(self, connection: C) -> bool:
         self._ends.pop(connection, None)
         if connection in self.held:
-            self.held.discard(connection)
+            del self.held[connection]
             self.condemned.pop(connection, None)
             if not self.held:
                 self.condemned.clear()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
+from typing import Any
 
 import pytest
 
@@ -19,8 +20,8 @@ def postgres() -> Iterator[PostgresServer]:
 
 
 @pytest.fixture
-async def watch(postgres: PostgresServer, request: pytest.FixtureRequest) -> AsyncIterator[Watch]:
+async def watch(postgres: PostgresServer, request: pytest.FixtureRequest, pool_class: Any) -> AsyncIterator[Watch]:
     """The server with an eye on the sessions of this test; none may be left, nor a task, nor a complaint."""
-    async with nothing_left_behind(), Watch(postgres, request.node.name[:60]) as watch:
+    async with nothing_left_behind(), Watch(postgres, request.node.name[:60], pool_class) as watch:
         yield watch
         await watch.no_session()

@@ -17,11 +17,18 @@ _SESSIONS = (
 
 
 class Watch:
-    """An administrator's view of the sessions of one application. Owned by a test."""
+    """An administrator's view of the sessions of one application. Owned by a test.
 
-    def __init__(self, server: PostgresServer, application: str) -> None:
+    Args:
+        server: Where to look.
+        application: Which ones.
+        pool_class: What pools are made of.
+    """
+
+    def __init__(self, server: PostgresServer, application: str, pool_class: Any = Pool) -> None:
         self.server = server
         self.application = application
+        self.pool_class = pool_class
         self.admin: asyncpg.Connection
 
     async def __aenter__(self) -> Watch:
@@ -31,9 +38,9 @@ class Watch:
     async def __aexit__(self, *_: object) -> None:
         await self.admin.close()
 
-    def pool(self, **options: Any) -> Pool:
+    def pool(self, **options: Any) -> Any:
         """A pool whose sessions are seen here."""
-        return Pool(
+        return self.pool_class(
             self.server.dsn, application_name=self.application, dialect="postgres", **{"ssl": "disable", **options}
         )
 

@@ -30,6 +30,7 @@ from picopyn.errors import (
 from picopyn.routing.sharding import ShardingKey
 from tests.asynchronous.servers import Watch, count
 from tests.cancelling import eventually
+from tests.threads import FACADES
 
 
 @pytest.fixture
@@ -51,6 +52,7 @@ async def idle(pool: Pool) -> None:
 # the surface
 
 
+@pytest.mark.parametrize("facade", FACADES, indirect=True)
 async def test_a_held_connection_has_the_methods_of_asyncpg(pool: Pool) -> None:
     """Same names, same results."""
     async with pool.acquire() as connection:
@@ -71,6 +73,7 @@ async def test_a_held_connection_has_the_methods_of_asyncpg(pool: Pool) -> None:
         assert connection.node.port
 
 
+@pytest.mark.parametrize("facade", FACADES, indirect=True)
 async def test_prepared_statements_and_cursors(pool: Pool) -> None:
     """As asyncpg's."""
     async with pool.acquire() as connection:
@@ -99,6 +102,7 @@ async def fail_inside(connection: AcquiredConnection, statement: str) -> None:
         raise ZeroDivisionError
 
 
+@pytest.mark.parametrize("facade", FACADES, indirect=True)
 async def test_transactions_commit_roll_back_and_nest(pool: Pool) -> None:
     """Blocks, savepoints, and by hand."""
     async with pool.acquire() as connection:
@@ -119,6 +123,7 @@ async def test_transactions_commit_roll_back_and_nest(pool: Pool) -> None:
         assert [row[0] for row in await connection.fetch("SELECT n FROM t ORDER BY n")] == [1, 4]
 
 
+@pytest.mark.parametrize("facade", FACADES, indirect=True)
 async def test_a_transaction_the_server_has_given_up_does_not_end_in_silence(pool: Pool) -> None:
     """COMMIT would answer as if all were well: a caught error must not lose what was written before it."""
     await pool.execute("CREATE TABLE IF NOT EXISTS given_up (n int)")
@@ -141,6 +146,7 @@ async def test_a_transaction_the_server_has_given_up_does_not_end_in_silence(poo
     await pool.execute("DROP TABLE given_up")
 
 
+@pytest.mark.parametrize("facade", FACADES, indirect=True)
 async def test_copy(pool: Pool) -> None:
     """Tables, queries and records."""
     async with pool.acquire() as connection:
@@ -154,6 +160,7 @@ async def test_copy(pool: Pool) -> None:
         assert await connection.copy_from_query("SELECT n FROM t WHERE n > $1", 1, output=output) == "COPY 2"
 
 
+@pytest.mark.parametrize("facade", FACADES, indirect=True)
 async def test_a_copy_whose_source_fails_costs_nobody_an_answer(pool: Pool) -> None:
     """The source's own error comes out, and the next call is answered rightly."""
 
@@ -185,6 +192,7 @@ async def test_listeners_get_the_held_connection(pool: Pool, watch: Watch) -> No
     who = connection = None  # type: ignore[assignment]
 
 
+@pytest.mark.parametrize("facade", FACADES, indirect=True)
 async def test_what_is_not_described_is_passed_on(pool: Pool) -> None:
     """Every other method of asyncpg's connection, guarded as well; names it has not are an error."""
     async with pool.acquire() as connection:
@@ -203,6 +211,7 @@ async def test_what_is_not_described_is_passed_on(pool: Pool) -> None:
 # after the release
 
 
+@pytest.mark.parametrize("facade", FACADES, indirect=True)
 async def test_after_the_release_everything_is_refused(pool: Pool) -> None:
     """The connection, and what was made on it; the next borrower's session is never touched."""
     async with pool.acquire() as connection:
@@ -264,6 +273,7 @@ async def test_after_the_release_everything_is_refused(pool: Pool) -> None:
         assert await other.fetchval("SELECT 1") == 1
 
 
+@pytest.mark.parametrize("facade", FACADES, indirect=True)
 async def test_a_foreign_connection_is_not_taken(pool: Pool, watch: Watch) -> None:
     """Of another pool, or no connection of a pool at all."""
     async with watch.pool(min_size=0, max_size=1) as other:
@@ -274,6 +284,7 @@ async def test_a_foreign_connection_is_not_taken(pool: Pool, watch: Watch) -> No
         await other.release(connection)
 
 
+@pytest.mark.parametrize("facade", FACADES, indirect=True)
 async def test_a_transaction_left_open_is_rolled_back(pool: Pool, watch: Watch) -> None:
     """Its locks do not outlive the borrower, and the next one finds a clean session."""
     await pool.execute("CREATE TABLE IF NOT EXISTS locked (n int)")
@@ -300,6 +311,7 @@ LEFT_BEHIND = {
 }
 
 
+@pytest.mark.parametrize("facade", FACADES, indirect=True)
 @pytest.mark.parametrize("what", LEFT_BEHIND)
 async def test_what_a_borrower_leaves_is_gone_for_the_next(pool: Pool, what: str) -> None:
     """In the same session: it is cleared in the background, nothing is waited for."""
@@ -311,6 +323,7 @@ async def test_what_a_borrower_leaves_is_gone_for_the_next(pool: Pool, what: str
     assert await pool.fetchval("SELECT pg_backend_pid()") == pid
 
 
+@pytest.mark.parametrize("facade", FACADES, indirect=True)
 async def test_callbacks_of_a_borrower_end_with_his_loan(pool: Pool) -> None:
     """Log listeners and query loggers as well."""
     seen: list[Any] = []
@@ -326,6 +339,7 @@ async def test_callbacks_of_a_borrower_end_with_his_loan(pool: Pool) -> None:
     assert seen == []
 
 
+@pytest.mark.parametrize("facade", FACADES, indirect=True)
 async def test_other_type_codecs_cost_the_connection(pool: Pool) -> None:
     """The next caller did not ask for them; codecs that all need belong into `after_connect`."""
     async with pool.acquire() as connection:
@@ -336,6 +350,7 @@ async def test_other_type_codecs_cost_the_connection(pool: Pool) -> None:
     assert await pool.fetchval("SELECT pg_backend_pid()") != pid
 
 
+@pytest.mark.parametrize("facade", FACADES, indirect=True)
 async def test_an_unused_connection_is_not_reset(pool: Pool) -> None:
     """There is nothing to clear."""
     async with pool.acquire() as connection:
@@ -343,6 +358,7 @@ async def test_an_unused_connection_is_not_reset(pool: Pool) -> None:
     assert count(pool) == (1, 0, 0, 0)
 
 
+@pytest.mark.parametrize("facade", FACADES, indirect=True)
 async def test_the_reset_can_be_switched_off(watch: Watch) -> None:
     """Then settings stay; a transaction is rolled back all the same, and a listener costs the connection."""
     async with watch.pool(max_size=1, reset=False) as pool:
@@ -355,6 +371,7 @@ async def test_the_reset_can_be_switched_off(watch: Watch) -> None:
         assert await pool.fetchval("SELECT count(*) FROM pg_listening_channels()") == 0
 
 
+@pytest.mark.parametrize("facade", FACADES, indirect=True)
 async def test_the_reset_can_be_ones_own(watch: Watch) -> None:
     """A coroutine function gets the connection; when it fails, the connection is closed."""
     said: list[int] = []
@@ -376,6 +393,7 @@ async def _is(fact: bool) -> bool:
     return fact
 
 
+@pytest.mark.parametrize("facade", FACADES, indirect=True)
 async def test_one_shot_calls_never_reset(pool: Pool) -> None:
     """They would pay for what they do not need."""
     await pool.execute("SET work_mem = '1234kB'")
@@ -385,6 +403,7 @@ async def test_one_shot_calls_never_reset(pool: Pool) -> None:
 # where to
 
 
+@pytest.mark.parametrize("facade", FACADES, indirect=True)
 async def test_a_node_is_named_by_its_address_name_or_uuid(pool: Pool, watch: Watch) -> None:
     """Others are listed when there is none of that name."""
     (node,) = pool.topology.nodes()
@@ -402,6 +421,7 @@ async def test_a_node_is_named_by_its_address_name_or_uuid(pool: Pool, watch: Wa
         pool.acquire(role="nobody")
 
 
+@pytest.mark.parametrize("facade", FACADES, indirect=True)
 async def test_a_timeout_ends_the_wait(pool: Pool) -> None:
     """It says that all are in use, and how many wait."""
     async with pool.acquire() as connection:
@@ -413,6 +433,7 @@ async def test_a_timeout_ends_the_wait(pool: Pool) -> None:
         assert await connection.fetchval("SELECT 1") == 1
 
 
+@pytest.mark.parametrize("facade", FACADES, indirect=True)
 async def test_an_acquire_is_good_for_one_block(pool: Pool) -> None:
     """Not for two at a time; one after the other is fine."""
     acquiring = pool.acquire()
@@ -425,6 +446,7 @@ async def test_an_acquire_is_good_for_one_block(pool: Pool) -> None:
         connection.release()  # inside the block: nothing is left to do at its end
 
 
+@pytest.mark.parametrize("facade", FACADES, indirect=True)
 async def test_a_closed_pool_lends_nothing(watch: Watch) -> None:
     """At once."""
     pool = await watch.pool().open()
@@ -441,6 +463,7 @@ async def test_a_closed_pool_lends_nothing(watch: Watch) -> None:
 # errors
 
 
+@pytest.mark.parametrize("facade", FACADES, indirect=True)
 async def test_errors_of_the_server_are_its_own_and_name_the_node(pool: Pool) -> None:
     """The class and SQLSTATE of asyncpg; the connection stays usable."""
     async with pool.acquire() as connection:
@@ -453,6 +476,7 @@ async def test_errors_of_the_server_are_its_own_and_name_the_node(pool: Pool) ->
     assert pool.stats().connects == 1
 
 
+@pytest.mark.parametrize("facade", FACADES, indirect=True)
 async def test_a_lost_connection_says_what_may_have_happened(pool: Pool) -> None:
     """Outside a transaction a statement may have taken effect; inside, only COMMIT is uncertain."""
 
@@ -479,6 +503,7 @@ async def test_a_lost_connection_says_what_may_have_happened(pool: Pool) -> None
         assert not isinstance(caught.value, OutcomeUnknown)
 
 
+@pytest.mark.parametrize("facade", FACADES, indirect=True)
 async def test_every_method_says_that_the_connection_is_lost(pool: Pool) -> None:
     """Also those that send nothing; the driver's own errors, never the transport's."""
     async with pool.acquire() as connection:
@@ -510,6 +535,7 @@ async def _awaited(step: Callable[[], Any]) -> None:
     await made if hasattr(made, "__await__") else list(made)
 
 
+@pytest.mark.parametrize("facade", FACADES, indirect=True)
 async def test_a_call_that_times_out_leaves_its_connection_to_nobody(pool: Pool, watch: Watch) -> None:
     """The holder may go on once the server has cancelled it; afterwards the connection is closed."""
     async with pool.acquire() as connection:
@@ -528,6 +554,7 @@ async def test_a_call_that_times_out_leaves_its_connection_to_nobody(pool: Pool,
     assert await pool.fetchval("SELECT pg_backend_pid()") != pid
 
 
+@pytest.mark.parametrize("facade", FACADES, indirect=True)
 async def test_the_pools_command_timeout_holds_here_too(watch: Watch) -> None:
     """For every call that names no limit of its own."""
     async with watch.pool(max_size=1, command_timeout=0.05) as pool:
@@ -541,6 +568,7 @@ async def test_the_pools_command_timeout_holds_here_too(watch: Watch) -> None:
 # one call at a time, one loop, no leaks
 
 
+@pytest.mark.parametrize("facade", FACADES, indirect=True)
 async def test_one_call_at_a_time(pool: Pool) -> None:
     """A second one is refused before anything is sent; the first is not disturbed."""
     async with pool.acquire() as connection:
@@ -552,6 +580,7 @@ async def test_one_call_at_a_time(pool: Pool) -> None:
         assert await connection.fetchval("SELECT 2") == 2
 
 
+@pytest.mark.parametrize("facade", FACADES, indirect=True)
 async def test_a_connection_given_back_during_a_call_goes_back_when_it_ends(pool: Pool) -> None:
     """The call of the other task is not damaged, and nobody gets a busy session."""
     connection = await pool.acquire()
@@ -669,6 +698,7 @@ async def test_another_loop_is_refused(pool: Pool) -> None:
 # pool.transaction
 
 
+@pytest.mark.parametrize("facade", FACADES, indirect=True)
 async def test_a_transaction_of_the_pool(pool: Pool) -> None:
     """Committed at the end, rolled back on an error, given back in both cases."""
     await pool.execute("CREATE TABLE IF NOT EXISTS kept (n int)")

@@ -37,17 +37,18 @@ class Doormen:
         await Invalidating().play(talk)
 
 
+@pytest.mark.parametrize(("role", "watchers"), [("any", 0), (None, 1)])
 async def test_a_changed_password_is_tried_once_and_costs_no_connection_that_works(
-    caplog: pytest.LogCaptureFixture,
+    caplog: pytest.LogCaptureFixture, role: str | None, watchers: int
 ) -> None:
     """Accounts are blocked after a few refusals: no node is asked again for half a minute, and none is down."""
     doormen = Doormen()
     with ExitStack() as stack:
         hosts = [f"127.0.0.1:{stack.enter_context(ScriptedServer(doormen, greet=False)).port}" for _ in range(2)]
         dsn = f"postgresql://admin:old@{','.join(hosts)}/db?sslmode=disable"
-        async with Pool(dsn, dialect="postgres", min_size=1, max_size=4, reset=False) as pool:
+        async with Pool(dsn, dialect="postgres", min_size=1, max_size=4, reset=False, role=role) as pool:
             await pool.wait_ready()
-            assert (doormen.accepted, doormen.refused) == (2, 0)
+            assert (doormen.accepted, doormen.refused) == (2 + 2 * watchers, 0)
             doormen.wanted = b"new\0"
             with caplog.at_level(logging.INFO, "picopyn"):
                 held = [await pool.acquire(node=host) for host in hosts]

@@ -29,13 +29,14 @@ from picopyn.testing.scripted_server import Talk
 from picopyn.topology import EventBatch, EventInstance
 from tests.asynchronous.servers import Watch, count
 from tests.cancelling import eventually
+from tests.threads import FACADES
 
 Measured = Callable[[str, object], None]
 
 
-def through(proxy: FaultProxy, **options: Any) -> Pool:
+def through(pool_class: Any, proxy: FaultProxy, **options: Any) -> Any:
     """A pool that reaches its server through a proxy."""
-    return Pool(f"postgresql://postgres@127.0.0.1:{proxy.port}/postgres", dialect="postgres", **options)
+    return pool_class(f"postgresql://postgres@127.0.0.1:{proxy.port}/postgres", dialect="postgres", **options)
 
 
 async def slots_are_intact(pool: Pool, watch: Watch, size: int) -> None:
@@ -58,11 +59,12 @@ def descriptors() -> int:
 # pool
 
 
-async def test_pool_timeout_same_tick(watch: Watch, postgres: PostgresServer, full_size: bool) -> None:
+@pytest.mark.parametrize("facade", FACADES, indirect=True)
+async def test_pool_timeout_same_tick(pool_class: Any, watch: Watch, postgres: PostgresServer, full_size: bool) -> None:
     """A deadline that ends in the moment in which a connection arrives costs no slot."""
     rng = random.Random(1)
     with FaultProxy("127.0.0.1", postgres.port or 0) as proxy:
-        pool = through(proxy, max_size=3, min_size=0, ssl="disable", application_name=watch.application)
+        pool = through(pool_class, proxy, max_size=3, min_size=0, ssl="disable", application_name=watch.application)
         outcomes = {"handed over": 0, "timeout": 0}
         async with pool:
             for number in range(600 if full_size else 150):
@@ -80,6 +82,7 @@ async def test_pool_timeout_same_tick(watch: Watch, postgres: PostgresServer, fu
     assert all(outcomes.values())
 
 
+@pytest.mark.parametrize("facade", FACADES, indirect=True)
 async def test_pool_hook_raises(watch: Watch) -> None:
     """Fifty failures of the hook: its own error each time, no session and no descriptor left, and then it works."""
     failures = 50
@@ -106,13 +109,14 @@ async def test_pool_hook_raises(watch: Watch) -> None:
         assert time.monotonic() - began < 0.5
 
 
+@pytest.mark.parametrize("facade", FACADES, indirect=True)
 @pytest.mark.parametrize("variant", ["idle", "nobody asks", "waiters"])
 async def test_pool_outage_longer_than_backoff(
-    watch: Watch, postgres: PostgresServer, variant: str, full_size: bool, measured: Measured
+    pool_class: Any, watch: Watch, postgres: PostgresServer, variant: str, full_size: bool, measured: Measured
 ) -> None:
     """However long it takes: the first call after the server is back is answered, `min_size` comes back by itself."""
     with FaultProxy("127.0.0.1", postgres.port or 0) as proxy:
-        pool = through(proxy, min_size=2, max_size=4, ssl="disable", application_name=watch.application)
+        pool = through(pool_class, proxy, min_size=2, max_size=4, ssl="disable", application_name=watch.application)
         async with pool:
             await eventually_idle(pool, 2)
             proxy.refuse()
@@ -146,6 +150,7 @@ async def eventually_idle(pool: Pool, number: int, limit: float = 2.0) -> None:
         await asyncio.sleep(0.01)
 
 
+@pytest.mark.parametrize("facade", FACADES, indirect=True)
 @pytest.mark.parametrize("own", [True, False])
 async def test_pool_nested_acquire(watch: Watch, own: bool) -> None:
     """Tasks that hold a connection each and want another one: the wait ends, and says what is going on."""
@@ -173,13 +178,14 @@ async def test_pool_nested_acquire(watch: Watch, own: bool) -> None:
         await slots_are_intact(pool, watch, 2)
 
 
+@pytest.mark.parametrize("facade", FACADES, indirect=True)
 @pytest.mark.parametrize("how", ["by an administrator", "reset"])
 async def test_pool_idle_killed_by_server(
-    watch: Watch, postgres: PostgresServer, how: str, caplog: pytest.LogCaptureFixture
+    pool_class: Any, watch: Watch, postgres: PostgresServer, how: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Idle connections that die are nobody's error: the next calls are answered, nothing complains."""
     with FaultProxy("127.0.0.1", postgres.port or 0) as proxy:
-        pool = through(proxy, min_size=5, max_size=5, ssl="disable", application_name=watch.application)
+        pool = through(pool_class, proxy, min_size=5, max_size=5, ssl="disable", application_name=watch.application)
         async with pool:
             await eventually_idle(pool, 5)
             if how == "reset":
@@ -263,6 +269,7 @@ class Three(TopologySource):
         pass
 
 
+@pytest.mark.parametrize("facade", FACADES, indirect=True)
 async def test_pool_close_of_one_node_blocks_all(watch: Watch, postgres: PostgresServer, measured: Measured) -> None:
     """A node that leaves while it hangs, with everything in use there, delays nobody else."""
     with ExitStack() as stack:
@@ -308,12 +315,13 @@ async def test_pool_close_of_one_node_blocks_all(watch: Watch, postgres: Postgre
 # a restart under load
 
 
+@pytest.mark.parametrize("facade", FACADES, indirect=True)
 async def test_every_waiter_ends_with_a_result_or_a_clear_error_when_a_server_restarts(
-    watch: Watch, postgres: PostgresServer, measured: Measured
+    pool_class: Any, watch: Watch, postgres: PostgresServer, measured: Measured
 ) -> None:
     """A hundred calls wait while it is away; the first is answered soon after it accepts again."""
     with FaultProxy("127.0.0.1", postgres.port or 0) as proxy:
-        pool = through(proxy, max_size=10, min_size=2, ssl="disable", application_name=watch.application)
+        pool = through(pool_class, proxy, max_size=10, min_size=2, ssl="disable", application_name=watch.application)
         async with pool:
             await eventually_idle(pool, 2)
             answered: list[float] = []
@@ -366,10 +374,11 @@ async def test_a_thousand_idle_waiters_cost_nearly_nothing(watch: Watch, measure
 # timeout
 
 
+@pytest.mark.parametrize("facade", FACADES, indirect=True)
 @pytest.mark.parametrize("dead", [1, 3])
 @pytest.mark.parametrize("how", ["mute", "no answer to the SYN"])
 async def test_timeout_multi_host_budget(
-    watch: Watch, postgres: PostgresServer, dead: int, how: str, measured: Measured
+    pool_class: Any, watch: Watch, postgres: PostgresServer, dead: int, how: str, measured: Measured
 ) -> None:
     """Dead hosts in front of the list cost next to nothing; with all dead, each is listed with its reason."""
     with ExitStack() as stack:
@@ -384,13 +393,13 @@ async def test_timeout_multi_host_budget(
         hosts = [f"127.0.0.1:{place.port}" for place in places]
         began = time.monotonic()
         dsn = f"postgresql://postgres@{','.join([*hosts, f'127.0.0.1:{postgres.port}'])}/postgres"
-        async with Pool(dsn, ssl="disable", connect_timeout=4, application_name=watch.application) as pool:
+        async with pool_class(dsn, ssl="disable", connect_timeout=4, application_name=watch.application) as pool:
             assert await pool.fetchval("SELECT 1", timeout=4) == 1
             measured(f"open with {dead} dead of {dead + 1} hosts ({how}), seconds", time.monotonic() - began)
             assert time.monotonic() - began < 2
         began = time.monotonic()
         with pytest.raises(NoNodeAvailable) as caught:
-            await Pool(f"postgresql://postgres@{','.join(hosts)}/postgres", connect_timeout=0.5).open()
+            await pool_class(f"postgresql://postgres@{','.join(hosts)}/postgres", connect_timeout=0.5).open()
         assert time.monotonic() - began < 1.5
         assert set(caught.value.reasons) == set(hosts)
 
@@ -417,15 +426,16 @@ class Silent:
         await asyncio.Event().wait()
 
 
+@pytest.mark.parametrize("facade", FACADES, indirect=True)
 @pytest.mark.parametrize(
     "stage", ["after the startup message", "after AuthenticationOk", "before ReadyForQuery", "after ReadyForQuery"]
 )
-async def test_timeout_accept_never_answer(stage: str) -> None:
+async def test_timeout_accept_never_answer(pool_class: Any, stage: str) -> None:
     """Wherever a server falls silent, the limit holds, and the socket is closed."""
     with ScriptedServer(lambda _: Silent(stage), greet=False) as server:
         dsn = f"{server.dsn}?sslmode=disable"
         for _ in range(3):
-            pool = Pool(dsn, dialect="postgres", connect_timeout=0.4, min_size=1)
+            pool = pool_class(dsn, dialect="postgres", connect_timeout=0.4, min_size=1)
             began = time.monotonic()
             with pytest.raises((NoNodeAvailable, CallTimeout)):
                 async with pool:
@@ -433,7 +443,7 @@ async def test_timeout_accept_never_answer(stage: str) -> None:
             assert time.monotonic() - began < 1.2
 
 
-async def test_timeout_dead_peer_keepalive(watch: Watch, postgres: PostgresServer) -> None:
+async def test_timeout_dead_peer_keepalive(pool_class: Any, watch: Watch, postgres: PostgresServer) -> None:
     """The system's options are set on every connection; an idle connection is replaced after `max_idle`."""
     words = "keepalives=1&keepalives_idle=7&keepalives_interval=2&keepalives_count=3&tcp_user_timeout=2500"
     closed: list[ConnectionClosed] = []
@@ -444,7 +454,7 @@ async def test_timeout_dead_peer_keepalive(watch: Watch, postgres: PostgresServe
 
     with FaultProxy("127.0.0.1", postgres.port or 0) as proxy:
         dsn = f"postgresql://postgres@127.0.0.1:{proxy.port}/postgres?{words}&max_idle=0.4"
-        pool = Pool(
+        pool = pool_class(
             dsn,
             dialect="postgres",
             ssl="disable",
@@ -478,6 +488,7 @@ async def test_timeout_dead_peer_keepalive(watch: Watch, postgres: PostgresServe
 # res
 
 
+@pytest.mark.parametrize("facade", FACADES, indirect=True)
 async def test_res_timers(watch: Watch, full_size: bool) -> None:
     """A deadline leaves no timer behind when the answer came first."""
     loop: Any = asyncio.get_running_loop()
@@ -501,6 +512,7 @@ async def test_res_timers(watch: Watch, full_size: bool) -> None:
 # clock
 
 
+@pytest.mark.parametrize("facade", FACADES, indirect=True)
 async def test_clock_wall_jump(watch: Watch, monkeypatch: pytest.MonkeyPatch, full_size: bool) -> None:
     """The wall clock may jump as it likes: nothing expires by it, no wait ends by it."""
     real = time.time
@@ -563,6 +575,7 @@ async def test_conc_two_tasks_one_connection(watch: Watch, full_size: bool) -> N
 # fairness
 
 
+@pytest.mark.parametrize("facade", FACADES, indirect=True)
 async def test_calls_at_a_server_are_served_in_the_order_of_asking(watch: Watch) -> None:
     """Not one inversion among a thousand."""
     async with watch.pool(max_size=1) as pool:
@@ -576,6 +589,7 @@ async def test_calls_at_a_server_are_served_in_the_order_of_asking(watch: Watch)
         assert order == sorted(order)
 
 
+@pytest.mark.parametrize("facade", FACADES, indirect=True)
 async def test_expired_connections_are_replaced_under_load(watch: Watch) -> None:
     """No call notices; afterwards every session is a new one."""
     async with watch.pool(max_size=4, min_size=4) as pool:

@@ -40,7 +40,7 @@ def proxy(postgres: PostgresServer) -> Any:
 def through(proxy: FaultProxy, watch: Watch, **options: Any) -> Pool:
     """A pool behind the proxy."""
     options = {"dialect": "postgres", "ssl": "disable", "application_name": watch.application, **options}
-    return Pool(f"postgresql://postgres@{proxy.host}:{proxy.port}/postgres", **options)
+    return watch.pool_class(f"postgresql://postgres@{proxy.host}:{proxy.port}/postgres", **options)
 
 
 def descriptors() -> int:

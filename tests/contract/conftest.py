@@ -101,12 +101,12 @@ async def _repair(target: RealTarget, members: list[Member]) -> None:
 
 
 @pytest.fixture
-async def open_pool() -> AsyncIterator[OpenPool]:
+async def open_pool(pool_class: Any) -> AsyncIterator[OpenPool]:
     """A function like `Pool(…)` whose pools are opened, and closed at the end of the test."""
-    pools: list[Pool] = []
+    pools: list[Any] = []
 
-    async def open_it(dsn: str, **options: Any) -> Pool:
-        pool = Pool(dsn, **options)
+    async def open_it(dsn: str, **options: Any) -> Any:
+        pool = pool_class(dsn, **options)
         pools.append(pool)
         await pool.open()
         return pool

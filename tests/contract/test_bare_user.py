@@ -11,6 +11,7 @@ import pytest
 from picopyn.asynchronous import Pool
 from tests.contract.conftest import Fresh, OpenPool
 from tests.contract.target import Capability, Member, Target
+from tests.threads import FACADES
 
 pytestmark = pytest.mark.cluster
 
@@ -43,6 +44,7 @@ async def leaders_found(target: Target, pool: Pool, tier: str) -> None:
     await target.until(known, "every leader was found by asking")
 
 
+@pytest.mark.parametrize("facade", FACADES, indirect=True)
 async def test_a_bare_users_statements_are_direct_once_the_leaders_are_found(
     target: Target,
     open_pool: OpenPool,
@@ -85,6 +87,7 @@ async def _id_owned_by(pool: Pool, statements: Statements, replicaset: str) -> i
     raise AssertionError(f"no key of {replicaset}")
 
 
+@pytest.mark.parametrize("facade", FACADES, indirect=True)
 @pytest.mark.stops_instances
 async def test_a_bare_user_follows_a_leader_that_dies(
     fresh: Fresh, open_pool: OpenPool, measured: Callable[[str, object], None]

@@ -19,6 +19,7 @@ from picopyn.observe import Event, TopologyChanged
 from tests.contract.conftest import Fresh, OpenPool
 from tests.contract.load import Load
 from tests.contract.target import Capability, EmbeddedTarget, Target
+from tests.threads import FACADES
 
 pytestmark = pytest.mark.cluster
 
@@ -115,6 +116,7 @@ async def _insert_and_one_more(pool: Pool, rows: Rows, number: int, rng: random.
     return 2
 
 
+@pytest.mark.parametrize("facade", FACADES, indirect=True)
 async def test_after_warm_up_statements_of_every_kind_of_key_are_direct(
     target: Target, open_pool: OpenPool, full_size: bool, measured: Callable[[str, object], None]
 ) -> None:
@@ -147,6 +149,7 @@ async def test_after_warm_up_statements_of_every_kind_of_key_are_direct(
     assert calls["uncomputable"] == calls["no_map"] == 0
 
 
+@pytest.mark.parametrize("facade", FACADES, indirect=True)
 async def test_buckets_move_under_load(
     fresh: Fresh, open_pool: OpenPool, full_size: bool, measured: Callable[[str, object], None]
 ) -> None:

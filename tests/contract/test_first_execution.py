@@ -11,6 +11,7 @@ from picopyn.asynchronous import Pool
 from picopyn.stats import MetadataStats
 from tests.contract.conftest import Fresh, OpenPool
 from tests.contract.target import Capability, Target
+from tests.threads import FACADES
 
 pytestmark = pytest.mark.cluster
 
@@ -22,6 +23,7 @@ def learning(pool: Pool) -> MetadataStats:
     return stats
 
 
+@pytest.mark.parametrize("facade", FACADES, indirect=True)
 async def test_the_first_execution_of_a_text_runs_unrouted(target: Target, open_pool: OpenPool) -> None:
     """The first call of each text is sent without a route, later ones with it."""
     table = await target.create_table("id INT NOT NULL PRIMARY KEY, v INT")
@@ -43,6 +45,7 @@ async def test_the_first_execution_of_a_text_runs_unrouted(target: Target, open_
     assert (calls["unlearned"], calls["keyed"], calls["waited_for_leader"]) == (4, 4, 0)
 
 
+@pytest.mark.parametrize("facade", FACADES, indirect=True)
 async def test_the_first_execution_does_not_wait_for_a_node_that_is_asked_and_hangs(
     fresh: Fresh, open_pool: OpenPool, measured: Callable[[str, object], None]
 ) -> None:

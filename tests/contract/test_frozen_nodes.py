@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -11,6 +12,7 @@ from picopyn.asynchronous import Pool
 from picopyn.testing import black_hole
 from tests.contract.conftest import Fresh
 from tests.contract.target import Capability, Target
+from tests.threads import FACADES
 
 pytestmark = pytest.mark.cluster
 
@@ -47,8 +49,9 @@ async def test_opening_does_not_wait_for_a_frozen_node(fresh: Fresh, measured: C
             await target.thaw(member)
 
 
+@pytest.mark.parametrize("facade", FACADES, indirect=True)
 async def test_a_bare_user_does_not_wait_for_a_frozen_node_either(
-    fresh: Fresh, measured: Callable[[str, object], None]
+    pool_class: Any, fresh: Fresh, measured: Callable[[str, object], None]
 ) -> None:
     """Asking who leads goes on beside a node that does not answer, and its replica's leader is found."""
     target = fresh(auto_offline_timeout=60.0)
@@ -59,7 +62,7 @@ async def test_a_bare_user_does_not_wait_for_a_frozen_node_either(
         await target.freeze(replica)
         try:
             began = time.monotonic()
-            pool = await Pool(dsn, connect_timeout=CONNECT_TIMEOUT, topology_update_interval=1.0).open()
+            pool = await pool_class(dsn, connect_timeout=CONNECT_TIMEOUT, topology_update_interval=1.0).open()
             measured("open() of a bare user with a frozen replica (s)", time.monotonic() - began)
             assert time.monotonic() - began < CONNECT_TIMEOUT
             await pool.explain_route(f"SELECT v FROM {table} WHERE id = $1", 1)

@@ -8,10 +8,12 @@ from picopyn.errors import NoNodeAvailable, NotSupported, UsageError
 from picopyn.routing.sharding import ShardingKey
 from tests.contract.conftest import OpenPool
 from tests.contract.target import Target
+from tests.threads import FACADES
 
 pytestmark = pytest.mark.cluster
 
 
+@pytest.mark.parametrize("facade", FACADES, indirect=True)
 async def test_a_held_connection_leads_where_one_says(target: Target, open_pool: OpenPool) -> None:
     """To a node by name, uuid or address; to a leader; to the owner of a key."""
     pool = await open_pool(target.dsn)
@@ -37,6 +39,7 @@ async def test_a_held_connection_leads_where_one_says(target: Target, open_pool:
         await pool.acquire(key=ShardingKey("no such tier", (1,)))
 
 
+@pytest.mark.parametrize("facade", FACADES, indirect=True)
 async def test_what_looks_like_a_transaction_and_is_none_is_refused(target: Target, open_pool: OpenPool) -> None:
     """Picodata answers BEGIN and COMMIT; every statement takes effect by itself all the same."""
     pool = await open_pool(target.dsn)
@@ -53,6 +56,7 @@ async def test_what_looks_like_a_transaction_and_is_none_is_refused(target: Targ
         assert await statement.fetchval() == 1
 
 
+@pytest.mark.parametrize("facade", FACADES, indirect=True)
 async def test_a_held_connection_is_free_at_once_when_it_comes_back(target: Target, open_pool: OpenPool) -> None:
     """Nothing is sent for that: sessions have no state to clear."""
     pool = await open_pool(target.dsn, max_size=1)

@@ -15,6 +15,7 @@ from picopyn.observe import ConnectionClosed, Event, TopologyChanged
 from tests.contract.conftest import Fresh, OpenPool
 from tests.contract.load import Load
 from tests.contract.target import Capability, Member, Target
+from tests.threads import FACADES
 
 pytestmark = [pytest.mark.cluster, pytest.mark.stops_instances]
 
@@ -59,6 +60,7 @@ async def _watch_hanging(target: Target, most: dict[str, int]) -> None:
         await asyncio.sleep(0.02)
 
 
+@pytest.mark.parametrize("facade", FACADES, indirect=True)
 async def test_a_dead_leader_stops_its_own_writes_only(
     fresh: Fresh, open_pool: OpenPool, full_size: bool, measured: Callable[[str, object], None]
 ) -> None:
@@ -161,6 +163,7 @@ def _check_what_waited(load: Load, killed: float, led: float, measured: Callable
     assert not [done for done in load.of("scans") if done.ended < led], "scans hang now"
 
 
+@pytest.mark.parametrize("facade", FACADES, indirect=True)
 async def test_writes_come_back_with_the_first_look_after_the_promotion(
     fresh: Fresh, open_pool: OpenPool, measured: Callable[[str, object], None]
 ) -> None:
@@ -204,6 +207,7 @@ async def _promotion(target: Target, dead: Member) -> float:
         await asyncio.sleep(0.02)
 
 
+@pytest.mark.parametrize("facade", FACADES, indirect=True)
 async def test_scans_in_flight_when_a_leader_dies_come_back_too(
     fresh: Fresh, open_pool: OpenPool, measured: Callable[[str, object], None]
 ) -> None:

@@ -7,6 +7,7 @@ import logging
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import ExitStack
+from typing import Any
 
 import pytest
 
@@ -20,6 +21,7 @@ from picopyn.testing.scripted_server import Invalidating
 from tests.contract.conftest import OpenPool
 from tests.contract.one_node import OneNode
 from tests.contract.target import Capability, Target
+from tests.threads import FACADES
 
 pytestmark = pytest.mark.cluster
 
@@ -62,6 +64,7 @@ async def proxied(target: Target) -> AsyncIterator[Proxied]:
 # opening
 
 
+@pytest.mark.parametrize("facade", FACADES, indirect=True)
 async def test_opening_twice_does_nothing(target: Target, open_pool: OpenPool) -> None:
     """The second `open()` returns the pool; `async with` on an open pool as well."""
     pool = await open_pool(target.dsn)
@@ -74,9 +77,10 @@ async def test_opening_twice_does_nothing(target: Target, open_pool: OpenPool) -
         await pool.open()
 
 
-async def test_two_tasks_may_not_open_a_pool_at_the_same_time(target: Target) -> None:
+@pytest.mark.parametrize("facade", FACADES, indirect=True)
+async def test_two_tasks_may_not_open_a_pool_at_the_same_time(pool_class: Any, target: Target) -> None:
     """The one that comes second is told so; the first one's pool is whole."""
-    pool = Pool(target.dsn)
+    pool = pool_class(target.dsn)
     outcomes = await asyncio.gather(pool.open(), pool.open(), return_exceptions=True)
     assert outcomes[0] is pool
     assert isinstance(outcomes[1], UsageError)
@@ -84,10 +88,10 @@ async def test_two_tasks_may_not_open_a_pool_at_the_same_time(target: Target) ->
     await pool.close()
 
 
-async def test_an_opening_that_fails_half_way_leaves_nothing(proxied: Proxied) -> None:
+async def test_an_opening_that_fails_half_way_leaves_nothing(pool_class: Any, proxied: Proxied) -> None:
     """The topology is read, but no connection for calls can be made: the error says so, and all is closed."""
     with black_hole() as hole:
-        pool = Pool(proxied.dsn, connect_timeout=0.3, address_map=lambda host, port: (hole.host, hole.port))
+        pool = pool_class(proxied.dsn, connect_timeout=0.3, address_map=lambda host, port: (hole.host, hole.port))
         with pytest.raises(NoNodeAvailable) as caught:
             await pool.open()
         assert f"{hole.host}:{hole.port}" in str(caught.value)
@@ -96,12 +100,13 @@ async def test_an_opening_that_fails_half_way_leaves_nothing(proxied: Proxied) -
         await pool.fetch("SELECT 1")
 
 
-async def test_a_pool_that_could_not_be_opened_may_be_opened_later(proxied: Proxied) -> None:
+@pytest.mark.parametrize("facade", FACADES, indirect=True)
+async def test_a_pool_that_could_not_be_opened_may_be_opened_later(pool_class: Any, proxied: Proxied) -> None:
     """Once a seed answers."""
     proxies = list(proxied.proxies.values())
     for proxy in proxies:
         proxy.refuse()
-    pool = Pool(proxied.dsn, connect_timeout=1, address_map=proxied.address_map)
+    pool = pool_class(proxied.dsn, connect_timeout=1, address_map=proxied.address_map)
     with pytest.raises(NoNodeAvailable):
         await pool.open()
     proxied.let_pass()
@@ -110,12 +115,12 @@ async def test_a_pool_that_could_not_be_opened_may_be_opened_later(proxied: Prox
 
 
 @pytest.mark.parametrize("where", ["at the first word", "in the pools"])
-async def test_a_cancelled_opening_leaves_nothing(proxied: Proxied, where: str) -> None:
+async def test_a_cancelled_opening_leaves_nothing(pool_class: Any, proxied: Proxied, where: str) -> None:
     """Wherever it is: no task, no connection."""
     with black_hole() as hole:
         if where == "at the first word":
             proxied.freeze()
-        pool = Pool(proxied.dsn, connect_timeout=30, address_map=lambda host, port: (hole.host, hole.port))
+        pool = pool_class(proxied.dsn, connect_timeout=30, address_map=lambda host, port: (hole.host, hole.port))
         opening = asyncio.create_task(pool.open())
         await proxied.target.until(_is_some(proxied), "it is on its way")
         await asyncio.wait({opening}, timeout=0.1)
@@ -126,13 +131,14 @@ async def test_a_cancelled_opening_leaves_nothing(proxied: Proxied, where: str) 
     await proxied.target.until(_is_zero(proxied), "every connection is closed")
 
 
-async def test_a_hook_that_fails_is_told_to_the_caller(target: Target) -> None:
+@pytest.mark.parametrize("facade", FACADES, indirect=True)
+async def test_a_hook_that_fails_is_told_to_the_caller(pool_class: Any, target: Target) -> None:
     """`after_connect` raises everywhere: the opening ends with that at once, and nothing is left."""
 
     async def refuse(_: object) -> None:
         raise ValueError("not like this")
 
-    pool = Pool(target.dsn, after_connect=refuse, connect_timeout=60)
+    pool = pool_class(target.dsn, after_connect=refuse, connect_timeout=60)
     with pytest.raises(ValueError, match="not like this"):
         await pool.open()
 
@@ -154,9 +160,10 @@ def _is_some(proxied: Proxied):  # type: ignore[no-untyped-def]
 # closing
 
 
-async def test_closing_lets_a_holder_finish_and_wakes_who_waits(target: Target) -> None:
+@pytest.mark.parametrize("facade", FACADES, indirect=True)
+async def test_closing_lets_a_holder_finish_and_wakes_who_waits(pool_class: Any, target: Target) -> None:
     """New calls are refused, waiting ones get `PoolClosed`, the holder goes on until the grace ends."""
-    pool = await Pool(target.dsn, max_size=1).open()
+    pool = await pool_class(target.dsn, max_size=1).open()
     await pool.wait_ready()
     holders = [await pool.acquire() for _ in await target.members()]
     waiting = asyncio.create_task(pool.fetchval("SELECT 1", timeout=30))
@@ -181,9 +188,10 @@ async def _until_waiting(pool: Pool) -> None:
     await Target.until(met, "a call waits for a connection")
 
 
-async def test_closing_ends_holders_when_the_grace_is_over(target: Target) -> None:
+@pytest.mark.parametrize("facade", FACADES, indirect=True)
+async def test_closing_ends_holders_when_the_grace_is_over(pool_class: Any, target: Target) -> None:
     """Their connections are dropped; giving them back afterwards does no harm."""
-    pool = await Pool(target.dsn).open()
+    pool = await pool_class(target.dsn).open()
     holder = await pool.acquire()
     began = time.monotonic()
     await pool.close(grace=0.2)
@@ -193,9 +201,10 @@ async def test_closing_ends_holders_when_the_grace_is_over(target: Target) -> No
     assert pool.stats().size == 0
 
 
-async def test_closing_waits_for_a_call_in_flight(proxied: Proxied) -> None:
+@pytest.mark.parametrize("facade", FACADES, indirect=True)
+async def test_closing_waits_for_a_call_in_flight(pool_class: Any, proxied: Proxied) -> None:
     """Its answer still arrives, although the pool takes no more calls."""
-    pool = await Pool(proxied.dsn, address_map=proxied.address_map).open()
+    pool = await pool_class(proxied.dsn, address_map=proxied.address_map).open()
     await pool.wait_ready()
     proxied.freeze()
     call = asyncio.create_task(pool.fetchval("SELECT 1"))
@@ -208,12 +217,13 @@ async def test_closing_waits_for_a_call_in_flight(proxied: Proxied) -> None:
     await asyncio.wait_for(closing, 10)
 
 
+@pytest.mark.parametrize("facade", FACADES, indirect=True)
 async def test_closing_does_not_wait_for_frozen_nodes(
-    proxied: Proxied, measured: Callable[[str, object], None]
+    pool_class: Any, proxied: Proxied, measured: Callable[[str, object], None]
 ) -> None:
     """Nobody answers the farewell: it ends soon, with a short grace or a long one, and nothing is left."""
     for grace in (0.3, 30):
-        pool = await Pool(proxied.dsn, address_map=proxied.address_map).open()
+        pool = await pool_class(proxied.dsn, address_map=proxied.address_map).open()
         await pool.wait_ready()
         await pool.explain_route("SELECT 1 WHERE 1 = $1", 1)
         proxied.freeze()
@@ -225,9 +235,10 @@ async def test_closing_does_not_wait_for_frozen_nodes(
         proxied.let_pass()
 
 
-async def test_terminating_is_immediate(proxied: Proxied) -> None:
+@pytest.mark.parametrize("facade", FACADES, indirect=True)
+async def test_terminating_is_immediate(pool_class: Any, proxied: Proxied) -> None:
     """Calls in flight end with an error, and every connection is gone; it may be done again and at any time."""
-    pool = await Pool(proxied.dsn, address_map=proxied.address_map).open()
+    pool = await pool_class(proxied.dsn, address_map=proxied.address_map).open()
     await pool.wait_ready()
     proxied.freeze()
     call = asyncio.create_task(pool.fetchval("SELECT 1"))
@@ -241,12 +252,13 @@ async def test_terminating_is_immediate(proxied: Proxied) -> None:
     await pool.close()
     proxied.let_pass()
     await proxied.target.until(_is_zero(proxied), "every connection is closed")
-    Pool(proxied.dsn).terminate()
+    pool_class(proxied.dsn).terminate()
 
 
-async def test_leaving_the_block_closes_whatever_happened(target: Target) -> None:
+@pytest.mark.parametrize("facade", FACADES, indirect=True)
+async def test_leaving_the_block_closes_whatever_happened(pool_class: Any, target: Target) -> None:
     """The error of the block comes out, the pool is closed."""
-    pool = Pool(target.dsn)
+    pool = pool_class(target.dsn)
     with pytest.raises(KeyError):
         async with pool:
             raise KeyError("mine")
@@ -254,13 +266,14 @@ async def test_leaving_the_block_closes_whatever_happened(target: Target) -> Non
         await pool.fetch("SELECT 1")
 
 
+@pytest.mark.parametrize("facade", FACADES, indirect=True)
 @pytest.mark.parametrize("how", ["close", "terminate"])
-async def test_no_session_is_left_at_the_cluster(target: Target, how: str) -> None:
+async def test_no_session_is_left_at_the_cluster(pool_class: Any, target: Target, how: str) -> None:
     """Connections for calls, for watching, for learning and for replica reads: all are gone."""
     target.need(Capability.COUNT_LOGINS)
     before = sum((await target.logins()).values())
     table = await target.create_table("id INT NOT NULL PRIMARY KEY")
-    pool = await Pool(target.dsn, min_size=2).open()
+    pool = await pool_class(target.dsn, min_size=2).open()
     await pool.wait_ready()
     await pool.explain_route(f"SELECT id FROM {table} WHERE id = $1", 1)
     await asyncio.gather(*(pool.fetch(f"SELECT id FROM {table} WHERE id = $1", n) for n in range(50)))
@@ -279,6 +292,7 @@ async def test_no_session_is_left_at_the_cluster(target: Target, how: str) -> No
 # borrowing
 
 
+@pytest.mark.parametrize("facade", FACADES, indirect=True)
 async def test_a_borrowed_connection_has_asyncpgs_surface(target: Target, open_pool: OpenPool) -> None:
     """`fetch*`, `execute`, `prepare`; it says where it leads."""
     table = await target.create_table("id INT NOT NULL PRIMARY KEY, v INT")
@@ -294,6 +308,7 @@ async def test_a_borrowed_connection_has_asyncpgs_surface(target: Target, open_p
         assert not connection.is_released()
 
 
+@pytest.mark.parametrize("facade", FACADES, indirect=True)
 async def test_a_released_connection_refuses(target: Target, open_pool: OpenPool) -> None:
     """Every use, and a second release, is a `UsageError`; nothing is sent."""
     pool = await open_pool(target.dsn)
@@ -311,6 +326,7 @@ async def test_a_released_connection_refuses(target: Target, open_pool: OpenPool
     assert pool.stats().in_use == 0
 
 
+@pytest.mark.parametrize("facade", FACADES, indirect=True)
 async def test_release_inside_the_block_is_enough(target: Target, open_pool: OpenPool) -> None:
     """Leaving the block afterwards does nothing; one `acquire()` serves one borrower."""
     pool = await open_pool(target.dsn)
@@ -322,6 +338,7 @@ async def test_release_inside_the_block_is_enough(target: Target, open_pool: Ope
     assert pool.stats().in_use == 0
 
 
+@pytest.mark.parametrize("facade", FACADES, indirect=True)
 async def test_borrowing_waits_no_longer_than_allowed(target: Target, open_pool: OpenPool) -> None:
     """`AcquireTimeout` at the limit; whoever waits gets the connection that is released."""
     pool = await open_pool(target.dsn, max_size=1, acquire_timeout=0.2)
@@ -364,6 +381,7 @@ async def test_a_connection_on_which_a_call_was_cut_short_is_dropped(
     assert pool.stats().closes == {"state_unknown": 1}
 
 
+@pytest.mark.parametrize("facade", FACADES, indirect=True)
 async def test_a_statement_error_does_not_cost_the_connection(target: Target, open_pool: OpenPool) -> None:
     """The server said no; the connection is as good as before."""
     pool = await open_pool(target.dsn)
@@ -379,7 +397,8 @@ async def test_a_statement_error_does_not_cost_the_connection(target: Target, op
 # watching
 
 
-async def test_events_tell_each_connections_life(target: Target) -> None:
+@pytest.mark.parametrize("facade", FACADES, indirect=True)
+async def test_events_tell_each_connections_life(pool_class: Any, target: Target) -> None:
     """Opened once, closed once, with the reason; the topology is told first. An observer that raises harms nobody."""
     seen: list[Event] = []
 
@@ -390,7 +409,7 @@ async def test_events_tell_each_connections_life(target: Target) -> None:
     logger = logging.getLogger("picopyn.observe")
     logger.disabled = True
     try:
-        async with Pool(target.dsn, on_event=observe) as pool:
+        async with pool_class(target.dsn, on_event=observe) as pool:
             await pool.wait_ready()
     finally:
         logger.disabled = False
@@ -405,11 +424,12 @@ async def test_events_tell_each_connections_life(target: Target) -> None:
     assert all(event.seconds >= 0 for event in opened.values())
 
 
-async def test_a_connect_that_fails_is_an_event(target: Target) -> None:
+@pytest.mark.parametrize("facade", FACADES, indirect=True)
+async def test_a_connect_that_fails_is_an_event(pool_class: Any, target: Target) -> None:
     """With the address and the reason, and without a secret."""
     seen: list[Event] = []
     lost = (await target.members())[0]
-    async with Pool(
+    async with pool_class(
         target.dsn,
         on_event=seen.append,
         address_map=lambda host, port: (host, 1) if (host, port) == lost.endpoint else (host, port),
@@ -426,6 +446,7 @@ async def test_a_connect_that_fails_is_an_event(target: Target) -> None:
     assert target.password not in repr(seen)
 
 
+@pytest.mark.parametrize("facade", FACADES, indirect=True)
 async def test_the_address_map_decides_where_nodes_are_dialled(proxied: Proxied, open_pool: OpenPool) -> None:
     """Every discovered address passes through it; statistics and topology show the mapped ones."""
     pool = await open_pool(proxied.dsn, address_map=proxied.address_map)
@@ -439,11 +460,12 @@ async def test_the_address_map_decides_where_nodes_are_dialled(proxied: Proxied,
 # the topology
 
 
-async def test_a_source_of_ones_own_drives_the_pool() -> None:
+@pytest.mark.parametrize("facade", FACADES, indirect=True)
+async def test_a_source_of_ones_own_drives_the_pool(pool_class: Any) -> None:
     """It is listened to, asked, and closed; nothing else is read."""
     with ScriptedServer(Invalidating()) as server:
         source = OneNode(server.host, server.port)
-        async with Pool(server.dsn, topology_source=source) as pool:
+        async with pool_class(server.dsn, topology_source=source) as pool:
             assert [node.name for node in pool.topology.nodes()] == ["only_1_1"]
             asked = source.refreshes
             await pool.refresh_topology()
@@ -452,7 +474,8 @@ async def test_a_source_of_ones_own_drives_the_pool() -> None:
         assert source.closed
 
 
-async def test_a_refresh_that_fails_is_told_and_what_was_known_stays() -> None:
+@pytest.mark.parametrize("facade", FACADES, indirect=True)
+async def test_a_refresh_that_fails_is_told_and_what_was_known_stays(pool_class: Any) -> None:
     """Nobody takes an older look for the one he asked for."""
 
     class Failing(OneNode):
@@ -465,7 +488,7 @@ async def test_a_refresh_that_fails_is_told_and_what_was_known_stays() -> None:
 
     with ScriptedServer(Invalidating()) as server:
         source = Failing(server.host, server.port)
-        async with Pool(server.dsn, topology_source=source, topology_update_interval=None) as pool:
+        async with pool_class(server.dsn, topology_source=source, topology_update_interval=None) as pool:
             known = pool.topology
             source.failing = True
             with pytest.raises(NoNodeAvailable, match=r"could not be read.*on fire") as caught:
@@ -476,7 +499,8 @@ async def test_a_refresh_that_fails_is_told_and_what_was_known_stays() -> None:
             assert (await pool.refresh_topology()).nodes()
 
 
-async def test_a_source_that_fails_at_first_is_told() -> None:
+@pytest.mark.parametrize("facade", FACADES, indirect=True)
+async def test_a_source_that_fails_at_first_is_told(pool_class: Any) -> None:
     """Nothing is known of the cluster: `open()` says so instead of waiting for ever."""
 
     class Failing(TopologySource):
@@ -489,13 +513,13 @@ async def test_a_source_that_fails_at_first_is_told() -> None:
         def terminate(self) -> None:
             return
 
-    pool = Pool("postgresql://u@127.0.0.1:1/db", topology_source=Failing(), connect_timeout=0.3)
+    pool = pool_class("postgresql://u@127.0.0.1:1/db", topology_source=Failing(), connect_timeout=0.3)
     with pytest.raises(NoNodeAvailable):
         await pool.open()
 
 
 @pytest.mark.parametrize("how", ["failed", "cancelled"])
-async def test_a_pool_with_a_source_of_ones_own_can_be_opened_again(how: str) -> None:
+async def test_a_pool_with_a_source_of_ones_own_can_be_opened_again(pool_class: Any, how: str) -> None:
     """What the first attempt had begun is given up, and the same source is asked once more."""
 
     class Failing(OneNode):
@@ -511,7 +535,7 @@ async def test_a_pool_with_a_source_of_ones_own_can_be_opened_again(how: str) ->
 
     with ScriptedServer(Invalidating()) as server:
         source = Failing(server.host, server.port)
-        pool = Pool(server.dsn, topology_source=source, connect_timeout=0.3)
+        pool = pool_class(server.dsn, topology_source=source, connect_timeout=0.3)
         opening = asyncio.create_task(pool.open())
         await source.asked.wait()
         if how == "cancelled":
@@ -524,6 +548,7 @@ async def test_a_pool_with_a_source_of_ones_own_can_be_opened_again(how: str) ->
             assert await pool.fetchval("SELECT changes FROM t WHERE id = $1", 1) == 0
 
 
+@pytest.mark.parametrize("facade", FACADES, indirect=True)
 async def test_waiting_until_ready(target: Target, open_pool: OpenPool) -> None:
     """All nodes, or so many leaders and others; `TimeoutError` when they do not come."""
     pool = await open_pool(target.dsn)
@@ -537,6 +562,7 @@ async def test_waiting_until_ready(target: Target, open_pool: OpenPool) -> None:
         await pool.wait_ready(leaders=leaders + 1, timeout=0.05)
 
 
+@pytest.mark.parametrize("facade", FACADES, indirect=True)
 async def test_the_interval_can_be_changed(target: Target, open_pool: OpenPool) -> None:
     """It takes effect at once; too short is refused; a pool that does not look by itself says so."""
     with ScriptedServer(Invalidating()) as server:
@@ -563,16 +589,18 @@ async def test_the_interval_can_be_changed(target: Target, open_pool: OpenPool) 
 # settings
 
 
-async def test_settings_as_one_value(target: Target) -> None:
+@pytest.mark.parametrize("facade", FACADES, indirect=True)
+async def test_settings_as_one_value(pool_class: Any, target: Target) -> None:
     """The same as a connection string with keywords; not both."""
     settings = PoolSettings.from_dsn(target.dsn, max_size=3)
-    async with Pool(settings=settings) as pool:
+    async with pool_class(settings=settings) as pool:
         assert pool.settings is settings
         assert await pool.fetchval("SELECT 1") == 1
     with pytest.raises(ConfigError):
-        Pool(target.dsn, settings=settings)
+        pool_class(target.dsn, settings=settings)
 
 
+@pytest.mark.parametrize("facade", FACADES, indirect=True)
 async def test_a_role_or_a_timeout_of_a_call_that_cannot_be(target: Target, open_pool: OpenPool) -> None:
     """Are refused before anything is sent."""
     pool = await open_pool(target.dsn)
@@ -584,9 +612,10 @@ async def test_a_role_or_a_timeout_of_a_call_that_cannot_be(target: Target, open
     assert sum(pool.stats().calls.values()) == 0
 
 
-async def test_terminating_a_pool_that_is_closing(target: Target) -> None:
+@pytest.mark.parametrize("facade", FACADES, indirect=True)
+async def test_terminating_a_pool_that_is_closing(pool_class: Any, target: Target) -> None:
     """`close()` returns at once, without waiting for the grace; nobody cancelled whoever waits for it."""
-    pool = await Pool(target.dsn).open()
+    pool = await pool_class(target.dsn).open()
     connection = await pool.acquire()
     closing = asyncio.create_task(pool.close(grace=60))
     await asyncio.sleep(0)
@@ -599,8 +628,9 @@ async def test_terminating_a_pool_that_is_closing(target: Target) -> None:
     connection.release()
 
 
-async def test_waiting_until_ready_tells_what_is_missing(target: Target) -> None:
+@pytest.mark.parametrize("facade", FACADES, indirect=True)
+async def test_waiting_until_ready_tells_what_is_missing(pool_class: Any, target: Target) -> None:
     """More leaders than there are: the error says for how long, and which nodes have no connection."""
-    async with Pool(target.dsn) as pool:
+    async with pool_class(target.dsn) as pool:
         with pytest.raises(TimeoutError, match=r"not ready within 0\.05 s; without a connection: "):
             await pool.wait_ready(leaders=99, timeout=0.05)

@@ -11,6 +11,7 @@ import itertools
 from collections import Counter
 from collections.abc import Callable
 from contextlib import AsyncExitStack
+from typing import Any
 
 import asyncpg
 import pytest
@@ -23,6 +24,7 @@ from tests.contract.conftest import OpenPool
 from tests.contract.one_node import OneNode
 from tests.contract.tap import Tap
 from tests.contract.target import Capability, Target
+from tests.threads import FACADES
 
 pytestmark = pytest.mark.cluster
 
@@ -39,6 +41,7 @@ async def _everywhere(pool: Pool, text: str, keys: range, tasks: int = 10) -> li
     return rows
 
 
+@pytest.mark.parametrize("facade", FACADES, indirect=True)
 @pytest.mark.parametrize("change", ["add a column", "drop and create again"])
 async def test_meta_plan_invalidated(
     target: Target, open_pool: OpenPool, measured: Callable[[str, object], None], change: str
@@ -68,6 +71,7 @@ async def test_meta_plan_invalidated(
     assert pool.stats().retries.get("STALE_PLAN", 0) <= pool.stats().connects
 
 
+@pytest.mark.parametrize("facade", FACADES, indirect=True)
 async def test_meta_plan_invalidated_with_another_key(target: Target, open_pool: OpenPool) -> None:
     """A table that is created again with another sharding key: the route of a cached text follows."""
     table = target.new_name("rekeyed")
@@ -95,7 +99,8 @@ async def test_meta_plan_invalidated_with_another_key(target: Target, open_pool:
     await target.until(follows, "the new key is learned")
 
 
-async def test_meta_named_statements_behind_pooler(target: Target) -> None:
+@pytest.mark.parametrize("facade", FACADES, indirect=True)
+async def test_meta_named_statements_behind_pooler(pool_class: Any, target: Target) -> None:
     """With the statement cache off, nothing is prepared under a name: by calls, discovery, learning, or questions."""
     table = await target.create_table("id INT NOT NULL PRIMARY KEY, v INT")
     names: Counter[str] = Counter()
@@ -105,7 +110,7 @@ async def test_meta_named_statements_behind_pooler(target: Target) -> None:
         if Capability.SECOND_USER in target.can:
             dsns.append(await stack.enter_async_context(target.bare_user(table)))
         for number, dsn in enumerate(dsns):
-            pool = Pool(
+            pool = pool_class(
                 dsn,
                 statement_cache_size=0,
                 topology_update_interval=1.0,
@@ -129,6 +134,7 @@ async def _mixed_calls(pool: Pool, table: str, first: int) -> None:
         assert await pool.execute(f"DELETE FROM {table} WHERE id = $1", number) == "DELETE 1"
 
 
+@pytest.mark.parametrize("facade", FACADES, indirect=True)
 async def test_meta_reprepare_on_invalidation_code(
     open_pool: OpenPool, measured: Callable[[str, object], None]
 ) -> None:
@@ -153,6 +159,7 @@ async def test_meta_reprepare_on_invalidation_code(
         assert pool.stats().retries["STALE_PLAN"] <= 10 * 9
 
 
+@pytest.mark.parametrize("facade", FACADES, indirect=True)
 async def test_meta_reprepare_on_invalidation_code_always(open_pool: OpenPool) -> None:
     """A statement that is invalid however often it is prepared: one more try, then the server's own error."""
     script = Invalidating(always=True)
@@ -166,6 +173,7 @@ async def test_meta_reprepare_on_invalidation_code_always(open_pool: OpenPool) -
         assert pool.stats().retries["STALE_PLAN"] == 1
 
 
+@pytest.mark.parametrize("facade", FACADES, indirect=True)
 async def test_meta_reconnect_starts_with_an_empty_cache(target: Target, open_pool: OpenPool) -> None:
     """A new connection may have missed a schema change: what was learned over the old one is forgotten."""
     table = await target.create_table("id INT NOT NULL PRIMARY KEY, v INT")
@@ -195,6 +203,7 @@ async def test_meta_reconnect_starts_with_an_empty_cache(target: Target, open_po
         await pool.close()
 
 
+@pytest.mark.parametrize("facade", FACADES, indirect=True)
 async def test_res_dynamic_sql_and_what_is_known_of_texts(target: Target, open_pool: OpenPool) -> None:
     """Many texts that are said a few times each: what is remembered of them never exceeds its size."""
     table = await target.create_table("id INT NOT NULL PRIMARY KEY, v INT")

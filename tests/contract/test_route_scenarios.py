@@ -13,14 +13,15 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
-from picopyn.asynchronous import Pool
 from picopyn.errors import AcquireTimeout
 from tests.contract.conftest import Fresh, OpenPool
 from tests.contract.load import Load
 from tests.contract.target import Capability, EmbeddedTarget, Target
+from tests.threads import FACADES
 
 pytestmark = pytest.mark.cluster
 
@@ -46,8 +47,9 @@ def _check_spread(served: Counter[str], leaders: int) -> None:
     assert all(mean - spread <= count <= mean + spread for count in served.values()), served
 
 
+@pytest.mark.parametrize("facade", FACADES, indirect=True)
 async def test_route_many_processes_same_order(
-    target: Target, full_size: bool, measured: Callable[[str, object], None]
+    pool_class: Any, target: Target, full_size: bool, measured: Callable[[str, object], None]
 ) -> None:
     """Thirty pools with the same DSN, one call each: they do not all begin at the same node."""
     leaders = len(await target.leaders())
@@ -55,19 +57,20 @@ async def test_route_many_processes_same_order(
         pytest.skip("the cluster has one leader only")
     served: Counter[str] = Counter()
     for _ in range(300 if full_size else 30):
-        async with Pool(target.dsn) as pool:
+        async with pool_class(target.dsn) as pool:
             served[await pool.fetchval(WHO)] += 1
     measured("first calls by node", dict(served))
     _check_spread(served, leaders)
 
 
+@pytest.mark.parametrize("facade", FACADES, indirect=True)
 async def test_route_many_processes_same_order_for_what_is_no_call(
-    fresh: Fresh, measured: Callable[[str, object], None]
+    pool_class: Any, fresh: Fresh, measured: Callable[[str, object], None]
 ) -> None:
     """The connections that watch the cluster and learn statements do not all go to the first node either."""
     target = fresh(replicasets=3, replication=1)
     target.need(Capability.OWN_SHAPE, Capability.COUNT_LOGINS)
-    pools = [Pool(target.dsn, min_size=1, max_size=1) for _ in range(30)]
+    pools = [pool_class(target.dsn, min_size=1, max_size=1) for _ in range(30)]
     await asyncio.gather(*(pool.open() for pool in pools))
 
     async def complete() -> bool:
@@ -97,6 +100,7 @@ async def test_route_many_processes_same_order_in_processes(
     _check_spread(served, len(await target.leaders()))
 
 
+@pytest.mark.parametrize("facade", FACADES, indirect=True)
 async def test_route_retry_uses_old_target(
     fresh: Fresh, open_pool: OpenPool, full_size: bool, measured: Callable[[str, object], None]
 ) -> None:
@@ -131,6 +135,7 @@ async def test_route_retry_uses_old_target(
     assert max(per_flip) <= 2 * 4, "a call was sent again and again to the old leader"
 
 
+@pytest.mark.parametrize("facade", FACADES, indirect=True)
 async def test_route_no_replica(fresh: Fresh, open_pool: OpenPool, measured: Callable[[str, object], None]) -> None:
     """A replicaset of one: `prefer_leader` reads stay there, wait no longer than allowed, and find a later replica."""
     target = fresh(replicasets=2, replication=1, auto_offline_timeout=60.0)
@@ -161,6 +166,7 @@ async def test_route_no_replica(fresh: Fresh, open_pool: OpenPool, measured: Cal
     assert pool.stats().calls["replica_read"] + pool.stats().calls["waited_for_leader"] >= 1
 
 
+@pytest.mark.parametrize("facade", FACADES, indirect=True)
 async def test_route_undetermined_role(
     fresh: Fresh, open_pool: OpenPool, measured: Callable[[str, object], None]
 ) -> None:

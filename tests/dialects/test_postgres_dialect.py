@@ -32,7 +32,7 @@ def test_its_connections_are_all_alike(purpose: Purpose) -> None:
         ("28000", Fault.AUTH),
         ("53300", Fault.OVERLOADED),
         ("57P03", Fault.REFUSED),
-        ("25006", Fault.REFUSED),
+        ("25006", Fault.NOT_LEADER),
         ("26000", Fault.STALE_PLAN),
         ("57P01", Fault.LOST),
         ("08006", Fault.LOST),
@@ -56,9 +56,11 @@ def test_a_read_is_never_inferred_from_a_text() -> None:
     assert decide(DIALECT.fault("57P01", ""), Call(repeatable=False, sent=1)) is Action.OUTCOME_UNKNOWN
 
 
-def test_a_write_that_a_standby_refuses_goes_on_to_the_next_host() -> None:
-    """It had no effect there, and hosts have no roles yet."""
-    assert decide(DIALECT.fault("25006", ""), Call(repeatable=False, sent=1)) is Action.NEXT_NODE
+def test_a_write_that_a_standby_refuses_waits_for_a_newer_look_at_the_hosts() -> None:
+    """It had no effect there; a call that asked for a replica gets the refusal as its answer."""
+    fault = DIALECT.fault("25006", "")
+    assert decide(fault, Call(repeatable=False, sent=1)) is Action.AWAIT_REFRESH
+    assert decide(fault, Call(repeatable=True, sent=1, for_replica=True)) is Action.RAISE
 
 
 def test_there_are_no_keys() -> None:

@@ -131,7 +131,9 @@ def calls_of_a_pool(pool: Pool) -> dict[str, Callable[[Any], Awaitable[Any]]]:
         "executemany": lambda timeout: pool.executemany("SELECT $1::int", [(1,)], timeout=timeout),
         "acquire": lambda timeout: pool.acquire(timeout=timeout),
         "transaction": transact,
+        "acquire_master": lambda timeout: pool.acquire_master(timeout=timeout),
         "wait_ready": lambda timeout: pool.wait_ready(leaders=99, timeout=timeout),
+        "ready": lambda timeout: pool.ready(99, 0, timeout=timeout),
     }
 
 
@@ -197,9 +199,9 @@ def with_a_timeout(kind: type) -> set[str]:
 
 
 def test_every_method_with_a_timeout_is_tried_here() -> None:
-    """`release` takes one for the sake of asyncpg's signature, and never waits."""
+    """`release` takes one for the sake of asyncpg's signature, and never waits; `acquire_replica` is `acquire`."""
     nobody: Any = None
-    assert with_a_timeout(Pool) - {"release"} == set(calls_of_a_pool(nobody))
+    assert with_a_timeout(Pool) - {"release", "acquire_replica"} == set(calls_of_a_pool(nobody))
     assert with_a_timeout(AcquiredConnection) == set(calls_of_a_connection(nobody))
     assert with_a_timeout(PreparedStatement) == set(calls_of_a_statement(nobody))
     assert with_a_timeout(Cursor) == set(calls_of_a_cursor(nobody))
@@ -249,7 +251,7 @@ async def test_an_interval_that_is_none_is_refused(
 # a closed pool
 
 #: Methods and properties that a closed pool still has an answer for.
-ANSWERED = {"close", "terminate", "release", "settings", "stats", "topology"}
+ANSWERED = {"close", "terminate", "release", "settings", "stats", "topology", "available_pool_count"}
 
 
 def everything(pool: Pool) -> dict[str, Callable[[], Any]]:
@@ -263,7 +265,11 @@ def everything(pool: Pool) -> dict[str, Callable[[], Any]]:
         "executemany": lambda: pool.executemany("SELECT $1::int", [(1,)]),
         "acquire": pool.acquire,
         "transaction": lambda: pool.transaction().__aenter__(),
+        "acquire_master": pool.acquire_master,
+        "acquire_replica": pool.acquire_replica,
         "wait_ready": pool.wait_ready,
+        "ready": pool.ready,
+        "wait_masters_ready": lambda: pool.wait_masters_ready(1),
         "explain_route": lambda: pool.explain_route("SELECT 1"),
         "refresh_topology": pool.refresh_topology,
         "expire_connections": pool.expire_connections,

@@ -29,6 +29,7 @@ from picopyn.topology import EventBuckets, EventInstance, EventReplicaset, Event
 from picopyn.topology.events import BucketRange
 from tests.contract.one_node import OneNode
 from tests.postgres.conftest import ONLY_WITH_PASSWORD, OpenPool, until
+from tests.threads import FACADES
 
 Measured = Callable[[str, object], None]
 
@@ -91,6 +92,7 @@ def slow_name(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
     answer.set()
 
 
+@pytest.mark.parametrize("facade", FACADES, indirect=True)
 async def test_block_connect_in_loop_by_a_slow_name(
     postgres: PostgresServer, postgres_too: PostgresServer, open_pool: OpenPool, slow_name: threading.Event
 ) -> None:
@@ -106,6 +108,7 @@ async def test_block_connect_in_loop_by_a_slow_name(
         assert await held.fetchval("SELECT inet_server_port()") == postgres.port
 
 
+@pytest.mark.parametrize("facade", FACADES, indirect=True)
 async def test_block_connect_in_loop_by_a_large_result(
     postgres: PostgresServer, open_pool: OpenPool, full_size: bool, measured: Measured
 ) -> None:
@@ -136,6 +139,7 @@ def laborious_server() -> Iterator[PostgresServer]:
     shutil.rmtree(place)
 
 
+@pytest.mark.parametrize("facade", FACADES, indirect=True)
 async def test_block_connect_in_loop_by_laborious_passwords(
     laborious_server: PostgresServer, postgres: PostgresServer, open_pool: OpenPool, measured: Measured
 ) -> None:
@@ -156,6 +160,7 @@ async def test_block_connect_in_loop_by_laborious_passwords(
     await slow.close()
 
 
+@pytest.mark.parametrize("facade", FACADES, indirect=True)
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes")
 async def test_block_connect_in_loop_by_files_that_never_end(
     postgres: PostgresServer,
@@ -205,6 +210,7 @@ class Large(OneNode):
         return instance, leader, tier, *more, EventBuckets("only", ranges, complete=True)
 
 
+@pytest.mark.parametrize("facade", FACADES, indirect=True)
 async def test_block_connect_in_loop_by_a_large_cluster(
     postgres: PostgresServer, open_pool: OpenPool, full_size: bool, measured: Measured
 ) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from picopyn.errors import CallTimeout, ConnectionLost
+from picopyn.errors import CallTimeout, ConnectionLost, PicopynError
 from picopyn.testing import FaultProxy, PostgresServer
 from tests.postgres.conftest import OpenPool
 
@@ -85,3 +85,52 @@ async def test_a_copy_to_a_server_that_stands_still_ends_with_its_timeout(
                     else:
                         await connection.copy_records_to_table("much", records=records(), timeout=0.5)
         proxy.let_pass()
+
+
+class Full:
+    """A file on a disk that is full."""
+
+    def write(self, data: bytes) -> None:
+        raise OSError(28, "No space left on device")
+
+
+async def late(data: bytes) -> None:
+    raise TimeoutError("the sink's own")
+
+
+@pytest.mark.parametrize(
+    ("output", "error"), [(Full(), "No space left"), ("/dev/full", "No space left"), (late, "the sink's own")]
+)
+async def test_an_error_of_the_sink_is_told_as_it_is(
+    postgres: PostgresServer, open_pool: OpenPool, output: Any, error: str
+) -> None:
+    """Whatever type it has: no word of a lost connection, no node in doubt, nothing that may have taken effect."""
+    pool = await open_pool(postgres.dsn, max_size=1, dialect="postgres")
+    async with pool.acquire() as connection:
+        with pytest.raises(OSError, match=error) as caught:
+            await connection.copy_from_query("SELECT * FROM generate_series(1, 300000)", output=output)
+    assert not isinstance(caught.value, PicopynError)
+    assert await pool.fetchval("SELECT 1") == 1
+    stats = pool.stats()
+    assert (stats.outcome_unknown, [node.state for node in stats.nodes.values()]) == (0, ["up"])
+
+
+@pytest.mark.parametrize("error", [TimeoutError("the rows' own"), OSError("the rows' own"), SystemExit(3)])
+async def test_an_error_where_rows_are_made_is_told_as_it_is(
+    postgres: PostgresServer, open_pool: OpenPool, error: BaseException
+) -> None:
+    """Whatever type it has; asyncpg waits for ever after one that is no `Exception`."""
+    pool = await open_pool(postgres.dsn, max_size=1, dialect="postgres")
+
+    def rows() -> Any:
+        yield (1,)
+        raise error
+
+    async with pool.acquire() as connection:
+        await connection.execute("CREATE TEMP TABLE made (i int)")
+        with pytest.raises(type(error)) as caught:
+            async with asyncio.timeout(20):
+                await connection.executemany("INSERT INTO made VALUES ($1)", rows())
+        assert caught.value is error
+    assert await pool.fetchval("SELECT 1") == 1
+    assert pool.stats().outcome_unknown == 0

@@ -12,6 +12,7 @@ from picopyn.asynchronous import Pool
 from picopyn.errors import CallTimeout, OutcomeUnknown, PoolClosed
 from picopyn.testing import PicodataCluster, PostgresServer
 from tests.postgres.conftest import OpenPool
+from tests.threads import FACADES
 
 
 @pytest.fixture
@@ -28,6 +29,7 @@ async def count(pool: Pool, table: str = "many") -> Any:
     return await pool.fetchval(f"SELECT count(*) FROM {table}")
 
 
+@pytest.mark.parametrize("facade", FACADES, indirect=True)
 @pytest.mark.parametrize("kind", [list, tuple, iter])
 async def test_all_rows_of_any_iterable_are_executed(pool: Pool, kind: Any) -> None:
     """A generator is put into a list first, so that the call can be sent again."""
@@ -39,6 +41,7 @@ async def test_all_rows_of_any_iterable_are_executed(pool: Pool, kind: Any) -> N
     await pool.execute("DELETE FROM many")
 
 
+@pytest.mark.parametrize("facade", FACADES, indirect=True)
 @pytest.mark.parametrize(
     ("rows", "error"),
     [
@@ -54,6 +57,7 @@ async def test_on_postgresql_all_rows_take_effect_or_none(pool: Pool, rows: Any,
     assert await count(pool) == 0
 
 
+@pytest.mark.parametrize("facade", FACADES, indirect=True)
 async def test_its_deadline_covers_all_rows(pool: Pool) -> None:
     """It ends while rows are still being executed; nothing of them stays."""
     with pytest.raises(CallTimeout) as caught:
@@ -63,9 +67,10 @@ async def test_its_deadline_covers_all_rows(pool: Pool) -> None:
         await pool.executemany("SELECT $1", [(1,)], timeout=0)
 
 
-async def test_a_closed_pool_executes_nothing(pool: Pool, postgres: PostgresServer) -> None:
+@pytest.mark.parametrize("facade", FACADES, indirect=True)
+async def test_a_closed_pool_executes_nothing(pool_class: Any, pool: Pool, postgres: PostgresServer) -> None:
     """It says so at once."""
-    async with Pool(postgres.dsn) as other:
+    async with pool_class(postgres.dsn) as other:
         pass
     with pytest.raises(PoolClosed):
         await other.executemany("INSERT INTO many VALUES ($1, $2)", [(1, "a")])
@@ -79,6 +84,7 @@ def cluster() -> Iterator[PicodataCluster]:
         yield running
 
 
+@pytest.mark.parametrize("facade", FACADES, indirect=True)
 @pytest.mark.parametrize("cache", [0, 100])
 async def test_on_picodata_one_node_gets_all_rows_and_forwards_them(
     cluster: PicodataCluster, open_pool: OpenPool, cache: int
@@ -94,6 +100,7 @@ async def test_on_picodata_one_node_gets_all_rows_and_forwards_them(
     assert pool.stats().calls["spread"] == before + 1
 
 
+@pytest.mark.parametrize("facade", FACADES, indirect=True)
 async def test_on_picodata_the_rows_before_the_one_that_failed_stay(
     cluster: PicodataCluster, open_pool: OpenPool
 ) -> None:
@@ -106,6 +113,7 @@ async def test_on_picodata_the_rows_before_the_one_that_failed_stay(
     assert await count(pool) == 2
 
 
+@pytest.mark.parametrize("facade", FACADES, indirect=True)
 async def test_on_picodata_a_schema_change_in_between_costs_nothing(
     cluster: PicodataCluster, open_pool: OpenPool
 ) -> None:

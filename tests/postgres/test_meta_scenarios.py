@@ -14,8 +14,10 @@ import pytest
 from picopyn.testing import PostgresServer
 from tests.postgres.conftest import OpenPool
 from tests.postgres.pooler import Pooler
+from tests.threads import FACADES
 
 
+@pytest.mark.parametrize("facade", FACADES, indirect=True)
 async def test_meta_plan_invalidated(
     postgres: PostgresServer, postgres_too: PostgresServer, open_pool: OpenPool
 ) -> None:
@@ -50,6 +52,7 @@ async def test_meta_plan_invalidated(
             await server.close()
 
 
+@pytest.mark.parametrize("facade", FACADES, indirect=True)
 async def test_meta_plan_invalidated_in_a_transaction(
     postgres: PostgresServer, admin: Any, open_pool: OpenPool
 ) -> None:
@@ -72,6 +75,7 @@ async def test_meta_plan_invalidated_in_a_transaction(
         await admin.execute("DROP TABLE shape")
 
 
+@pytest.mark.parametrize("facade", FACADES, indirect=True)
 @pytest.mark.parametrize("dialect", ["auto", "postgres"])
 async def test_meta_named_statements_behind_pooler(
     postgres: PostgresServer, admin: Any, open_pool: OpenPool, full_size: bool, dialect: str
@@ -119,6 +123,7 @@ async def test_meta_named_statements_behind_pooler(
         await admin.execute("DROP TABLE moods; DROP TYPE mood")
 
 
+@pytest.mark.parametrize("facade", FACADES, indirect=True)
 async def test_a_statement_that_the_session_lost_is_prepared_again(
     postgres: PostgresServer, open_pool: OpenPool
 ) -> None:
@@ -129,6 +134,7 @@ async def test_a_statement_that_the_session_lost_is_prepared_again(
         await pool.execute("DEALLOCATE ALL")
 
 
+@pytest.mark.parametrize("facade", FACADES, indirect=True)
 async def test_res_dynamic_sql(postgres: PostgresServer, open_pool: OpenPool, full_size: bool) -> None:
     """Thousands of different texts: the server never keeps more statements than the cache is large."""
     pool = await open_pool(postgres.dsn, max_size=1, statement_cache_size=20)
@@ -144,6 +150,7 @@ async def test_res_dynamic_sql(postgres: PostgresServer, open_pool: OpenPool, fu
     assert most <= 21
 
 
+@pytest.mark.parametrize("facade", FACADES, indirect=True)
 @pytest.mark.parametrize("size", [0, 1, 20])
 async def test_res_dynamic_sql_while_tables_change(
     postgres: PostgresServer, open_pool: OpenPool, full_size: bool, size: int
@@ -164,6 +171,7 @@ async def test_res_dynamic_sql_while_tables_change(
         await pool.execute("DROP TABLE changing")
 
 
+@pytest.mark.parametrize("facade", FACADES, indirect=True)
 async def test_res_dynamic_sql_costs_no_memory(postgres: PostgresServer, open_pool: OpenPool, full_size: bool) -> None:
     """After the caches are full, texts by the thousand leave nothing behind at the client."""
     pool = await open_pool(postgres.dsn, dialect="postgres", max_size=1, statement_cache_size=20)

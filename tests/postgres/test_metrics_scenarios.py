@@ -14,7 +14,6 @@ from typing import Any
 import asyncpg
 import pytest
 
-from picopyn.asynchronous import Pool
 from picopyn.errors import ConnectionLost, PicopynError, UsageError
 from picopyn.observe import (
     ConnectFailed,
@@ -31,6 +30,7 @@ from tests.asynchronous.servers import Watch, count
 from tests.cancelling import eventually
 from tests.postgres.conftest import until
 from tests.postgres.nodes import Nodes
+from tests.threads import FACADES
 
 
 @pytest.fixture
@@ -54,7 +54,7 @@ def in_bounds(stats: PoolStats, most: int) -> None:
 
 @pytest.mark.parametrize("seed", range(3))
 async def test_metrics_negative_with_nodes_that_come_and_go(
-    postgres: PostgresServer, proxies: list[FaultProxy], seed: int
+    pool_class: Any, postgres: PostgresServer, proxies: list[FaultProxy], seed: int
 ) -> None:
     """Cuts, refusals, failing hooks, cancelled and doubled releases, nodes leaving while in use, a close at the end.
 
@@ -68,7 +68,7 @@ async def test_metrics_negative_with_nodes_that_come_and_go(
             raise LookupError("now and then")
 
     source = Nodes(*(proxy.port for proxy in proxies))
-    pool = Pool(
+    pool = pool_class(
         postgres.dsn,
         topology_source=source,
         dialect="postgres",
@@ -158,11 +158,14 @@ async def test_metrics_negative_after_the_faults(postgres: PostgresServer, proxi
         await watch.agrees(pool)
 
 
-async def test_metrics_while_node_missing_or_leaving(postgres: PostgresServer, proxies: list[FaultProxy]) -> None:
+@pytest.mark.parametrize("facade", FACADES, indirect=True)
+async def test_metrics_while_node_missing_or_leaving(
+    pool_class: Any, postgres: PostgresServer, proxies: list[FaultProxy]
+) -> None:
     """One never connected, one that leaves: statistics, topology and `repr` answer, from any thread."""
     proxies[0].refuse()
     source = Nodes(*(proxy.port for proxy in proxies))
-    pool = Pool(postgres.dsn, dialect="postgres", ssl="disable", topology_source=source, connect_timeout=2)
+    pool = pool_class(postgres.dsn, dialect="postgres", ssl="disable", topology_source=source, connect_timeout=2)
 
     async def look() -> tuple[PoolStats, int]:
         seen = [(pool.stats(), pool.topology, repr(pool), repr(pool.topology), repr(pool.stats()))]
@@ -195,12 +198,15 @@ async def test_metrics_while_node_missing_or_leaving(postgres: PostgresServer, p
     assert (stats.size, stats.in_use, stats.waiting) == (0, 0, 0)
 
 
-async def test_metrics_event_callbacks_in_order(proxies: list[FaultProxy], caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("facade", FACADES, indirect=True)
+async def test_metrics_event_callbacks_in_order(
+    pool_class: Any, proxies: list[FaultProxy], caplog: pytest.LogCaptureFixture
+) -> None:
     """Each connection: opened, then closed once with a reason; or failed, and nothing else. Others' listeners too."""
     seen: list[Event] = []
     proxies[2].refuse()
     dsn = f"postgresql://postgres@127.0.0.1:{proxies[0].port},127.0.0.1:{proxies[1].port}/postgres"
-    pool = Pool(
+    pool = pool_class(
         dsn,
         dialect="postgres",
         ssl="disable",
@@ -238,7 +244,7 @@ async def test_metrics_event_callbacks_in_order(proxies: list[FaultProxy], caplo
 
 
 async def test_metrics_event_callbacks_that_come_back(
-    postgres: PostgresServer, proxies: list[FaultProxy], caplog: pytest.LogCaptureFixture
+    pool_class: Any, postgres: PostgresServer, proxies: list[FaultProxy], caplog: pytest.LogCaptureFixture
 ) -> None:
     """A listener that raises is logged once per kind of event; one that calls into the pool deadlocks nothing."""
     kinds: set[str] = set()
@@ -255,7 +261,9 @@ async def test_metrics_event_callbacks_that_come_back(
         raise LookupError("a listener of little use")
 
     source = Nodes(*(proxy.port for proxy in proxies))
-    pool = Pool(postgres.dsn, dialect="postgres", ssl="disable", topology_source=source, on_event=listener, max_size=2)
+    pool = pool_class(
+        postgres.dsn, dialect="postgres", ssl="disable", topology_source=source, on_event=listener, max_size=2
+    )
     async with pool:
         await pool.wait_ready()
         for _ in range(3):

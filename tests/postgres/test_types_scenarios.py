@@ -19,6 +19,7 @@ from picopyn.testing.picodata import wire
 from picopyn.testing.scripted_server import Talk
 from tests.postgres.conftest import OpenPool, until
 from tests.postgres.nodes import Nodes
+from tests.threads import FACADES
 
 VALUES: list[tuple[str, Any]] = [
     ("date", dt.date.max),
@@ -54,6 +55,7 @@ VALUES: list[tuple[str, Any]] = [
 ]
 
 
+@pytest.mark.parametrize("facade", FACADES, indirect=True)
 @pytest.mark.parametrize(("kind", "value"), VALUES, ids=[f"{n}-{kind}" for n, (kind, _) in enumerate(VALUES)])
 async def test_types_special_values(postgres: PostgresServer, open_pool: OpenPool, kind: str, value: Any) -> None:
     """A round trip gives the value back, as a parameter and through a table filled by `executemany`."""
@@ -64,6 +66,7 @@ async def test_types_special_values(postgres: PostgresServer, open_pool: OpenPoo
     assert [row[0] for row in await pool.fetch("SELECT v FROM special")] == [value, value]
 
 
+@pytest.mark.parametrize("facade", FACADES, indirect=True)
 @pytest.mark.parametrize(
     ("literal", "value"),
     [
@@ -90,6 +93,7 @@ async def test_types_special_values_with_a_stand_in(
     assert await pool.fetchval("SELECT pg_backend_pid()") == pid
 
 
+@pytest.mark.parametrize("facade", FACADES, indirect=True)
 @pytest.mark.parametrize("literal", ["'10000-01-01'::date", "'0044-03-15 BC'::timestamp", "'294276-12-31'::timestamp"])
 async def test_types_special_values_out_of_range(postgres: PostgresServer, open_pool: OpenPool, literal: str) -> None:
     """A date beyond Python's is an error of that statement; the next statement works."""
@@ -100,6 +104,7 @@ async def test_types_special_values_out_of_range(postgres: PostgresServer, open_
     assert {node.state for node in pool.stats().nodes.values()} == {"up"}
 
 
+@pytest.mark.parametrize("facade", FACADES, indirect=True)
 async def test_types_special_values_that_equal_nothing(postgres: PostgresServer, open_pool: OpenPool) -> None:
     """NaN of both kinds, numbers as long as they may be, and JSON's null beside SQL's."""
     pool = await open_pool(postgres.dsn, max_size=1)
@@ -111,6 +116,7 @@ async def test_types_special_values_that_equal_nothing(postgres: PostgresServer,
     assert tuple(await pool.fetchrow("SELECT $1::jsonb, $2::jsonb", "null", None)) == ("null", None)
 
 
+@pytest.mark.parametrize("facade", FACADES, indirect=True)
 async def test_types_special_values_by_copy(postgres: PostgresServer, open_pool: OpenPool) -> None:
     """COPY in and out again gives the same values; one that cannot be is an error of that COPY alone."""
     pool = await open_pool(postgres.dsn, max_size=1)
@@ -125,6 +131,7 @@ async def test_types_special_values_by_copy(postgres: PostgresServer, open_pool:
         assert await held.fetchval("SELECT count(*) FROM whole") == 0
 
 
+@pytest.mark.parametrize("facade", FACADES, indirect=True)
 async def test_types_special_values_through_another_node(
     postgres: PostgresServer, postgres_too: PostgresServer, open_pool: OpenPool
 ) -> None:
@@ -139,6 +146,7 @@ async def test_types_special_values_through_another_node(
                 assert await held.fetchval(f"SELECT $1::{kind}", value) == value
 
 
+@pytest.mark.parametrize("facade", FACADES, indirect=True)
 async def test_types_hook_on_every_node(
     postgres: PostgresServer, postgres_too: PostgresServer, open_pool: OpenPool
 ) -> None:
@@ -167,6 +175,7 @@ async def test_types_hook_on_every_node(
     assert set(ran.values()) == {1}
 
 
+@pytest.mark.parametrize("facade", FACADES, indirect=True)
 async def test_types_hook_on_every_node_that_comes_and_after_a_loss(
     postgres: PostgresServer, postgres_too: PostgresServer, open_pool: OpenPool
 ) -> None:
@@ -253,12 +262,16 @@ class Odd:
                     talk.send(wire.READY)
 
 
+#: A pool of threads cannot use the connection by which its event loop got to know the server.
+LOGINS = {"asynchronous": 1, "sync": 2}
+
 #: asyncpg takes whatever has `__int__` for an int8, a UUID too.
 INPUTS: list[Any] = [1, "a", Decimal(2), uuid.UUID(int=1), dt.datetime(2020, 1, 1), True]
 
 
+@pytest.mark.parametrize("facade", FACADES, indirect=True)
 @pytest.mark.parametrize("oid", [0, 20, 25, 705, 1043, 1700])
-async def test_types_parameter_type_differs(open_pool: OpenPool, oid: int) -> None:
+async def test_types_parameter_type_differs(open_pool: OpenPool, facade: str, oid: int) -> None:
     """A value arrives, or a data error names the parameter before anything is sent; None always works."""
     with ScriptedServer(Odd(oid), greet=False) as server:
         pool = await open_pool(server.dsn, dialect="postgres", max_size=1)
@@ -273,10 +286,11 @@ async def test_types_parameter_type_differs(open_pool: OpenPool, oid: int) -> No
         assert arrived
         assert all("$1" in told for told in refused)
         assert {node.state for node in pool.stats().nodes.values()} == {"up"}
-        assert len(server.start_ups) == 1
+        assert len(server.start_ups) == LOGINS[facade]
         await pool.close()
 
 
+@pytest.mark.parametrize("facade", FACADES, indirect=True)
 @pytest.mark.parametrize(
     ("oids", "value"),
     [((25, 1043), "a"), ((25, 705), "a"), ((20, 1700), 7), ((1043, 0), "a"), ((20, 25), None), ((1700, 20), None)],
@@ -300,6 +314,7 @@ async def test_types_parameter_type_differs_between_nodes(
         assert len(one.start_ups) + len(other.start_ups) <= 3
 
 
+@pytest.mark.parametrize("facade", FACADES, indirect=True)
 async def test_types_parameter_type_differs_on_a_real_server(postgres: PostgresServer, open_pool: OpenPool) -> None:
     """`SELECT $1` has a text parameter: a number is refused by name, and the connection goes on."""
     pool = await open_pool(postgres.dsn, max_size=1)

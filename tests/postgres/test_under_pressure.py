@@ -21,6 +21,7 @@ from picopyn.testing import FaultProxy, PostgresServer, black_hole
 from tests.asynchronous.servers import Watch
 from tests.postgres.conftest import until
 from tests.postgres.nodes import Nodes
+from tests.threads import FACADES
 
 Measured = Callable[[str, object], None]
 
@@ -139,10 +140,11 @@ def never_answering(how: str, server: PostgresServer) -> Iterator[tuple[int, int
         proxy.let_pass()
 
 
+@pytest.mark.parametrize("facade", FACADES, indirect=True)
 @pytest.mark.parametrize("how", ["frozen", "mute", "a black hole"])
 @pytest.mark.parametrize("name", CALLS)
 async def test_a_call_with_a_timeout_ends_with_it_at_a_node_that_never_answers(
-    postgres: PostgresServer, how: str, name: str, measured: Measured
+    pool_class: Any, postgres: PostgresServer, how: str, name: str, measured: Measured
 ) -> None:
     """Of three calls the one that may take shortest ends first, and none before its time; one without haste waits on.
 
@@ -152,7 +154,9 @@ async def test_a_call_with_a_timeout_ends_with_it_at_a_node_that_never_answers(
     late: list[float] = []
     with never_answering(how, postgres) as (first, later, stop):
         source = Nodes(first)
-        pool = Pool(postgres.dsn, dialect="postgres", ssl="disable", topology_source=source, min_size=2, max_size=2)
+        pool = pool_class(
+            postgres.dsn, dialect="postgres", ssl="disable", topology_source=source, min_size=2, max_size=2
+        )
         async with pool:
             await until(lambda: pool.stats().idle == 2)
             source.ports = [later]

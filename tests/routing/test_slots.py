@@ -232,7 +232,7 @@ class Conservation(RuleBasedStateMachine):
     def expire_all(self) -> None:
         self._left(self.slots.expire_all("lifetime"))
         assert not self.slots.idle
-        assert set(self.slots.condemned) >= self.slots.held
+        assert set(self.slots.condemned) >= self.slots.held.keys()
 
     @rule()
     def give_up_one(self) -> None:
@@ -244,11 +244,11 @@ class Conservation(RuleBasedStateMachine):
 
     @invariant()
     def every_connection_is_in_one_place(self) -> None:
-        assert set(self.slots.idle) | self.slots.held == self.alive
-        assert not set(self.slots.idle) & self.slots.held
+        assert set(self.slots.idle) | self.slots.held.keys() == self.alive
+        assert not set(self.slots.idle) & self.slots.held.keys()
         assert len(self.slots.idle) == len(set(self.slots.idle))
         assert set(self.slots.leaving) == self.leaving
-        assert set(self.slots.condemned) - {None} <= self.slots.held
+        assert set(self.slots.condemned) - {None} <= self.slots.held.keys()
 
     @invariant()
     def limits_hold(self) -> None:

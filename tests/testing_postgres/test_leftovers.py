@@ -58,7 +58,7 @@ def test_a_cluster_that_is_shut_down_leaves_nothing(
     began = time.monotonic()
     cluster.shutdown()
     measured("shut-down (s)", time.monotonic() - began)
-    assert place.nothing_left()
+    wait_until(place.nothing_left, "something is left")
     assert not segments & living_segments()
     cluster.shutdown()
 
@@ -79,7 +79,7 @@ def test_a_cluster_that_fails_to_start_leaves_nothing(place: Place) -> None:
     """The error says what was wrong."""
     with pytest.raises(RuntimeError, match="no_such_setting"):
         PostgresCluster(settings={"no_such_setting": "1"}).start()
-    assert place.nothing_left()
+    wait_until(place.nothing_left, "something is left")
 
 
 def test_a_cluster_that_nobody_holds_any_more_ends(place: Place) -> None:

@@ -1,6 +1,7 @@
-"""PostgreSQL as a value: what its errors mean, and that nothing about it is sharded.
+"""PostgreSQL as a value: what its errors mean, what its hosts are asked, and that nothing about it is sharded.
 
-This room knows SQLSTATEs. Roles of servers (primary, standby) are not here yet: all hosts are equals.
+This room knows SQLSTATEs and SQL texts. Who leads is decided in [`host_roles`][picopyn.routing.host_roles], from what
+the hosts say.
 """
 
 from __future__ import annotations

@@ -22,8 +22,8 @@ BY_SQLSTATE: Final[Mapping[str, Fault]] = {
     "08006": Fault.LOST,
     "08001": Fault.REFUSED,  # the pooler could not connect to the server
     "08004": Fault.REFUSED,  # the server rejected the connection
-    # A standby was asked to write. As long as hosts have no roles, the next one may be the primary.
-    "25006": Fault.REFUSED,
+    # Asked to write where nothing may be written: a standby, or a primary that was just made read-only.
+    "25006": Fault.NOT_LEADER,
     # A prepared statement that this session does not have, or has already: a pooler gave us another session.
     "26000": Fault.STALE_PLAN,
     "42P05": Fault.STALE_PLAN,

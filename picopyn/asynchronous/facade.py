@@ -1,0 +1,273 @@
+"""What both pools, of event loops and of threads, show and do without waiting."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Sequence
+from random import Random
+from typing import Any, Generic, Protocol, TypeVar
+
+from picopyn.asynchronous import tls
+from picopyn.asynchronous.config_files import read_file
+from picopyn.asynchronous.control_plane import ControlPlane
+from picopyn.asynchronous.dialect_detection import named_dialect
+from picopyn.asynchronous.household import Household
+from picopyn.asynchronous.lifecycle import State
+from picopyn.asynchronous.sessions import refuse_unsupported
+from picopyn.dialects.base import Capability
+from picopyn.engine.cluster import Cluster
+from picopyn.engine.executor import Executor
+from picopyn.engine.explain import explain
+from picopyn.engine.journal import Journal
+from picopyn.engine.loan import no_transactions
+from picopyn.engine.place import Place
+from picopyn.engine.request import EXECUTEMANY, EXECUTEMANY_FRESHLY, Request
+from picopyn.engine.statistics import pool_stats
+from picopyn.errors import ConfigError, NotSupported, UsageError
+from picopyn.query_metadata import PreparedStatementMetadata
+from picopyn.role_settings import role_problems
+from picopyn.routing.explanation import RouteExplanation
+from picopyn.routing.plan import Role
+from picopyn.routing.sharding import ShardingKey
+from picopyn.settings import PoolSettings, check_timeout
+from picopyn.stats import Counters, PoolStats
+from picopyn.topology import TopologySnapshot
+
+T = TypeVar("T")
+
+#: How long `close` lets running calls finish when the caller does not say (seconds).
+CLOSE_GRACE = 10.0
+
+
+class Life(Protocol):
+    """The state of a pool."""
+
+    @property
+    def state(self) -> State:
+        """Where in its life it is."""
+        ...
+
+    def forgotten(self) -> None:
+        """Nobody has the pool any more."""
+        ...
+
+    def check_open(self) -> None:
+        """Refuse calls before the opening, after the end, and where the pool does not belong."""
+        ...
+
+
+L = TypeVar("L", bound=Life)
+
+
+class PoolFacade(Generic[L]):
+    """A pool, but for its calls; `L` is its life.
+
+    Args:
+        dsn: Connection string.
+        settings: All settings as one value, instead of `dsn` and keywords.
+        **options: Settings by name.
+
+    Raises:
+        ConfigError: Something in the configuration cannot work; it names every problem. No socket was opened.
+    """
+
+    _how_to_open = "use `async with pool` or `await pool.open()`"
+    _life: L
+    _household: Household
+    _control: ControlPlane
+    _journal: Journal
+    _cluster: Cluster
+    _executor: Executor
+
+    def __init__(self, dsn: str | None = None, *, settings: PoolSettings | None = None, **options: Any) -> None:
+        if settings is not None and (dsn is not None or options):
+            raise ConfigError("give either settings= or a connection string with keywords, not both")
+        self._settings = settings or PoolSettings.from_dsn(
+            dsn or "", environment=os.environ, read_file=read_file, **options
+        )
+        named = named_dialect(self._settings.dialect)
+        if named is not None:
+            refuse_unsupported(self._settings, named)
+        self._security = tls.prepare(self._settings)
+        self._default_role = Role(self._settings.role or "leader")
+        self._command_timeout = self._settings.command_timeout
+        self._is_atomic = False
+        self._rng = Random()
+
+    def __repr__(self) -> str:
+        return f"<Pool {self._settings.dsn!r} {self._life.state.value}>"
+
+    def __del__(self) -> None:
+        life: L | None = getattr(self, "_life", None)
+        if life is not None:
+            life.forgotten()
+
+    @property
+    def settings(self) -> PoolSettings:
+        """The settings the pool was made with."""
+        return self._settings
+
+    @property
+    def topology(self) -> TopologySnapshot:
+        """The cluster as last seen; immutable, so hold it as long as you like.
+
+        Raises:
+            UsageError: The pool was never open.
+        """
+        if not hasattr(self, "_executor"):
+            raise UsageError(f"the pool is not open yet: {self._how_to_open}")
+        return self._cluster.snapshot
+
+    def stats(self) -> PoolStats:
+        """Gauges and counters, as of now; the value never changes afterwards."""
+        if not hasattr(self, "_executor"):
+            return Counters().snapshot()
+        control = self._control
+        return pool_stats(self._cluster, self._journal, control.tracker.stats(), control.metadata.stats())
+
+    @property
+    def available_pool_count(self) -> int:
+        """Nodes with a connection."""
+        return sum(node.idle + node.in_use > 0 for node in self.stats().nodes.values())
+
+    def update_topology_interval(self, seconds: float) -> None:
+        """Change how often the topology is refreshed; takes effect at once.
+
+        Args:
+            seconds: The new interval, at least 1.
+
+        Raises:
+            ValueError: The interval is too short.
+            RuntimeError: Periodic tracking is off.
+        """
+        self._check_open()
+        self._there(lambda: self._control.tracker.update_interval(seconds))
+
+    # inside
+
+    def _check_open(self) -> None:
+        self._life.check_open()
+
+    def _there(self, step: Callable[[], T]) -> T:
+        """Take a step where the state of the cluster lives, and give its result."""
+        return step()
+
+    def _move_in(self, household: Household) -> None:
+        """The pool is put together."""
+        assert household.control is not None
+        assert household.journal is not None
+        assert household.cluster is not None
+        assert household.executor is not None
+        self._is_atomic = Capability.TRANSACTIONS in household.dialect.capabilities
+        self._household = household
+        self._control, self._journal = household.control, household.journal
+        self._cluster, self._executor = household.cluster, household.executor
+
+    def _request(
+        self,
+        method: str,
+        query: str,
+        args: tuple[Any, ...],
+        timeout: float | None,
+        role: str | None,
+        idempotent: bool | None,
+    ) -> Request:
+        """A call, if the pool may be used here."""
+        raise NotImplementedError
+
+    def _request_of_rows(
+        self,
+        query: str,
+        args: Iterable[Sequence[Any]],
+        timeout: float | None,
+        role: str | None,
+        idempotent: bool | None,
+    ) -> Request:
+        self._check_open()  # before the rows are taken
+        rows = args if isinstance(args, list | tuple) else list(args)
+        method = EXECUTEMANY if self._is_atomic else EXECUTEMANY_FRESHLY
+        return self._request(method, query, (rows,), timeout, role, idempotent)
+
+    def _limit(self, request: Request, timeout: float | None) -> None:
+        """Give a call its limit: the caller's own, else the pool's `command_timeout`, which there is."""
+        if timeout is not None:
+            check_timeout(timeout)
+            request.limit(timeout, self._cluster.runtime.now())
+        elif self._command_timeout is not None:
+            request.limit(self._command_timeout, self._cluster.runtime.now(), own=False)
+
+    def _role(self, role: str | None) -> Role:
+        if role is None:
+            return self._default_role
+        problems = role_problems(role)
+        if problems:
+            raise ConfigError(problems)
+        asked = Role(role)
+        if self._life.state is State.OPEN:  # else the call is refused anyway
+            self._control.check_role(asked)
+        return asked
+
+    def _place(
+        self,
+        role: str | None,
+        node: str | None,
+        key: ShardingKey | None,
+        read_only: bool | None = None,
+        fallback_master: bool | None = None,
+        master_as_replica_weight: float | None = None,
+    ) -> Place:
+        if read_only is not None:
+            if role is not None:
+                raise UsageError("role= already says whether a replica will do; leave read_only= out")
+            role = "replica" if read_only else "leader"
+        asked = role if role is not None or node is not None else self._settings.role
+        known = None if asked is None else self._role(asked)
+        return Place(known, node, key, fallback_master, master_as_replica_weight)
+
+    def _loan_request(self, timeout: float | None, place: Place) -> Request:
+        self._check_open()
+        request = Request("acquire", "", (), place.role or self._default_role)
+        if timeout is not None:
+            self._limit(request, timeout)
+        return request
+
+    def _explain(
+        self, query: str, args: tuple[Any, ...], role: str | None, known: PreparedStatementMetadata | None
+    ) -> RouteExplanation:
+        request = Request("explain", query, args, self._role(role))
+        request.asked = True
+        return self._there(lambda: explain(request, known, self._executor, self._cluster))
+
+    async def _until_ready(self, leaders: int | None, replicas: int | None, timeout: float | None) -> None:
+        cluster = self._cluster
+        deadline = None if timeout is None else cluster.runtime.now() + timeout
+        while not cluster.is_ready(leaders, replicas):
+            try:
+                await cluster.changes.wait(deadline)
+            except TimeoutError:
+                text = f"the pool was not ready within {timeout:g} s; without a connection: {cluster.unconnected()}"
+                raise TimeoutError(text) from None
+            self._check_open()
+
+    def _check_atomic(self, name: str) -> None:
+        """Refuse what needs transactions where there are none."""
+        self._check_open()
+        if not self._is_atomic:
+            raise NotSupported(no_transactions(name))
+
+    def _expire(self) -> None:
+        self._household.dialer.credentials.forgive()
+        self._cluster.expire_connections()
+
+
+def check_counts(masters: int | None, replicas: int | None) -> None:
+    """Hasql's rule for the counts of `ready`.
+
+    Raises:
+        ValueError: One without the other, or a negative one.
+    """
+    if (masters is None) is not (replicas is None):
+        raise ValueError("masters_count and replicas_count should both be either None or not None")
+    for name, count in (("masters_count", masters), ("replicas_count", replicas)):
+        if count is not None and count < 0:
+            raise ValueError(f"{name} must be at least 0, not {count!r}")

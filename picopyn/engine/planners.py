@@ -1,0 +1,64 @@
+"""Which planner a cluster gets for a snapshot: by owners, by the roles of hosts, or by load alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+
+from picopyn.routing.balance_policies import POLICIES, BalancerPolicy
+from picopyn.routing.health import Health
+from picopyn.routing.host_plan import HostPlanner, ReadRules
+from picopyn.routing.host_table import HostTable
+from picopyn.routing.plan import Planner
+from picopyn.settings import PoolSettings
+from picopyn.topology import TopologySnapshot
+
+
+class Planners:
+    """Makes a planner for each snapshot. Owned by a cluster.
+
+    Args:
+        health: Reachability of the nodes.
+        load: Calls a node serves now, by uuid.
+        rng: Source of randomness.
+        settings: What the user wants among hosts with roles.
+        hangs: Whether a forwarded statement hangs while any leader of its tier is missing.
+        hosts: What is known of hosts with roles; None: nodes have no roles beyond those of their replicasets.
+
+    Attributes:
+        rng: Source of randomness.
+    """
+
+    __slots__ = ("_hangs", "_health", "_hosts", "_load", "_rules", "rng")
+
+    def __init__(
+        self,
+        health: Health,
+        load: Callable[[str], int],
+        rng: Random,
+        settings: PoolSettings,
+        *,
+        hangs: bool,
+        hosts: HostTable | None,
+    ) -> None:
+        self.rng = rng
+        self._health = health
+        self._load = load
+        self._hangs = hangs
+        self._hosts = hosts
+        self._rules = ReadRules(
+            settings.fallback_master, settings.master_as_replica_weight, _balancer(settings.balancer_policy)
+        )
+
+    def make(self, snapshot: TopologySnapshot) -> Planner:
+        """The planner of a snapshot."""
+        if self._hosts is not None:
+            return HostPlanner(snapshot, self._health, self._load, self.rng, self._hosts, self._rules)
+        return Planner(snapshot, self._health, self._load, self.rng, hangs=self._hangs)
+
+
+def _balancer(policy: str | BalancerPolicy) -> BalancerPolicy | None:
+    """The function; None for the least loaded, which planners find faster by themselves."""
+    if not isinstance(policy, str):
+        return policy
+    return None if policy == "greedy" else POLICIES[policy]

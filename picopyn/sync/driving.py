@@ -1,0 +1,40 @@
+"""Running the engine's coroutines in the calling thread: none of them suspends, since to wait there is to block."""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+from picopyn.engine.executor import Executor
+from picopyn.engine.request import Request
+
+T = TypeVar("T")
+
+
+def call(executor: Executor, request: Request) -> Any:
+    """Run one call. Interrupted anywhere (`KeyboardInterrupt`), it leaves nothing behind."""
+    try:
+        executor.run(request).send(None)
+    except StopIteration as end:
+        return end.value
+    except Exception:
+        raise
+    except BaseException:
+        executor.forfeit(request)
+        raise
+    raise _suspended()
+
+
+def drive(coroutine: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine of the engine to its end."""
+    try:
+        coroutine.send(None)
+    except StopIteration as end:
+        result: T = end.value
+        return result
+    coroutine.close()
+    raise _suspended()
+
+
+def _suspended() -> RuntimeError:
+    return RuntimeError("a call of the engine waited for an event loop; it must wait for what its runtime gives")

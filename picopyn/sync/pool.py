@@ -1,0 +1,418 @@
+"""`Pool`: the public face for threads.
+
+It decides nothing: calls go to the engine's executor and run in the calling thread; everything else runs on the control
+thread. Names, arguments, results and errors are those of the asynchronous pool.
+"""
+
+from __future__ import annotations
+
+import traceback
+import warnings
+from asyncio import _get_running_loop
+from collections.abc import Callable, Iterable, Sequence
+from types import TracebackType
+from typing import Any, TypeVar
+
+from picopyn.asynchronous.assembly import assemble
+from picopyn.asynchronous.facade import CLOSE_GRACE, PoolFacade, check_counts
+from picopyn.asynchronous.household import Household
+from picopyn.asynchronous.lifecycle import LAST_GRACE
+from picopyn.asynchronous.sessions import Sessions
+from picopyn.asynchronous.transport import Dialer
+from picopyn.dialects.base import Dialect
+from picopyn.engine.request import Request
+from picopyn.engine.runtime import Runtime
+from picopyn.errors import UsageError
+from picopyn.routing.explanation import RouteExplanation
+from picopyn.routing.sharding import ShardingKey
+from picopyn.settings import PoolSettings, check_timeout
+from picopyn.sync import supported
+from picopyn.sync.acquired import AcquiredConnection, Acquiring, PoolTransaction
+from picopyn.sync.control_thread import ControlThread
+from picopyn.sync.driving import call, drive
+from picopyn.sync.lifecycle import Lifecycle
+from picopyn.sync.runtime import ThreadsRuntime
+from picopyn.sync.sessions import BlockingSessions, refuse_coroutines
+from picopyn.sync.wire import NamelessWire, Wire
+from picopyn.sync.workers import Workers
+from picopyn.topology import TopologySnapshot
+
+T = TypeVar("T")
+
+
+class Pool(PoolFacade[Lifecycle]):
+    """A pool of connections to a cluster that sends every statement where it belongs, for threads.
+
+    ```
+    with Pool("postgresql://app:secret@n1:4327,n2:4327/db") as pool:
+        pool.execute("INSERT INTO orders VALUES ($1, $2)", 42, "eu")
+    ```
+
+    Any number of threads may use it at the same time.
+
+    Args:
+        dsn: Connection string: a URI or `key=value` text, with one host or several.
+        settings: All settings as one value, instead of `dsn` and keywords.
+        **options: Settings by name; see [`PoolSettings`][picopyn.settings.PoolSettings]. A keyword wins over the same
+            word in the string. Hooks are plain functions here; they get a [`Connection`][picopyn.sync.Connection].
+
+    Raises:
+        ConfigError: Something in the configuration cannot work; it names every problem. No socket was opened.
+    """
+
+    _how_to_open = "use `with pool` or `pool.open()`"
+
+    def __init__(self, dsn: str | None = None, *, settings: PoolSettings | None = None, **options: Any) -> None:
+        super().__init__(dsn, settings=settings, **options)
+        supported.check()
+        refuse_coroutines(self._settings)
+        self._life = Lifecycle(f"<Pool {self._settings.dsn!r}>")
+        self._control_thread: ControlThread
+        self._warned = False
+
+    # life cycle
+
+    def open(self) -> Pool:
+        """Connect: returns when one node answers, and goes on filling in the background. A second call does nothing.
+
+        Interrupted or failed, it leaves nothing behind, and may be called again.
+
+        Raises:
+            AuthenticationFailed: A node refused the credentials; it was asked once, and no other node was.
+            NoNodeAvailable: No seed answered; it lists each with its reason.
+            PoolClosed: The pool was closed, before or meanwhile.
+            UsageError: It is being opened already.
+            Exception: What `after_connect` raised, when it failed at every node that could be connected to.
+        """
+        self._life.open(self._connect)
+        return self
+
+    def close(self, grace: float = CLOSE_GRACE) -> None:
+        """Refuse new calls, wake waiting ones with `PoolClosed`, let running ones finish, then drop the rest.
+
+        A second call waits for the first. Interrupted, it drops everything at once.
+
+        Args:
+            grace: How long running calls and borrowers may take (seconds), at least 0.
+
+        Raises:
+            ValueError: The grace is negative, or no number.
+        """
+        if not grace >= 0:
+            raise ValueError(f"grace must be a number of seconds of at least 0, not {grace!r}")
+        self._life.close(grace)
+
+    def terminate(self) -> None:
+        """Drop everything at once; calls in flight end with an error. Safe at any time and from any thread."""
+        self._life.terminate()
+
+    def __enter__(self) -> Pool:
+        return self.open()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close(CLOSE_GRACE if kind is None or issubclass(kind, Exception) else LAST_GRACE)
+
+    def wait_ready(
+        self, *, leaders: int | None = None, replicas: int | None = None, timeout: float | None = 10.0
+    ) -> None:
+        """Wait until nodes are known and connected; see the asynchronous pool.
+
+        Args:
+            leaders: How many leaders at least.
+            replicas: How many other nodes at least.
+            timeout: Longest wait (seconds); None: no limit.
+
+        Raises:
+            TimeoutError: They were not there in time.
+            ValueError: The timeout is not above 0, or no number.
+        """
+        self._check_open()
+        check_timeout(timeout)
+        drive(self._until_ready(leaders, replicas, timeout))
+
+    def ready(
+        self, masters_count: int | None = None, replicas_count: int | None = None, timeout: float | None = 10.0
+    ) -> None:
+        """`wait_ready`, as hasql calls it: without counts, all hosts; with both, so many of each.
+
+        Raises:
+            ValueError: One count without the other, or a negative one.
+            TimeoutError: They were not there in time.
+        """
+        check_counts(masters_count, replicas_count)
+        self.wait_ready(leaders=masters_count, replicas=replicas_count, timeout=timeout)
+
+    def wait_masters_ready(self, masters_count: int) -> None:
+        """Wait, without any limit, until so many leaders are connected."""
+        self.wait_ready(leaders=masters_count, timeout=None)
+
+    # calls
+
+    def execute(
+        self,
+        query: str,
+        *args: Any,
+        timeout: float | None = None,
+        role: str | None = None,
+        idempotent: bool | None = None,
+    ) -> str:
+        """Execute a statement; parameters, result and errors as in the asynchronous pool.
+
+        Args:
+            query: Text with `$1`, `$2`, … for the arguments.
+            *args: Arguments.
+            timeout: Limit for the whole call: waiting, connecting, running (seconds). None: `command_timeout`.
+            role: `"leader"`, or `"prefer_leader"`: when the leader is away, a replica may answer a read.
+            idempotent: Your word on whether the statement may be sent twice after its connection broke.
+
+        Returns:
+            The server's status, like `"INSERT 0 1"`.
+        """
+        result: str = call(self._executor, self._request("execute", query, args, timeout, role, idempotent))
+        return result
+
+    def fetch(
+        self,
+        query: str,
+        *args: Any,
+        timeout: float | None = None,
+        role: str | None = None,
+        idempotent: bool | None = None,
+    ) -> list[Any]:
+        """Run a query and return all rows; parameters and errors as for `execute`."""
+        rows: list[Any] = call(self._executor, self._request("fetch", query, args, timeout, role, idempotent))
+        return rows
+
+    def fetchrow(
+        self,
+        query: str,
+        *args: Any,
+        timeout: float | None = None,
+        role: str | None = None,
+        idempotent: bool | None = None,
+    ) -> Any:
+        """Run a query and return its first row, or None; parameters and errors as for `execute`."""
+        return call(self._executor, self._request("fetchrow", query, args, timeout, role, idempotent))
+
+    def fetchval(
+        self,
+        query: str,
+        *args: Any,
+        column: int | str = 0,
+        timeout: float | None = None,
+        role: str | None = None,
+        idempotent: bool | None = None,
+    ) -> Any:
+        """Run a query and return one value of its first row, or None; parameters and errors as for `execute`.
+
+        Args:
+            query: See `execute`.
+            *args: See `execute`.
+            column: Position or name of the value's column.
+            timeout: See `execute`.
+            role: See `execute`.
+            idempotent: See `execute`.
+        """
+        row = call(self._executor, self._request("fetchrow", query, args, timeout, role, idempotent))
+        return None if row is None else row[column]
+
+    def executemany(
+        self,
+        query: str,
+        args: Iterable[Sequence[Any]],
+        *,
+        timeout: float | None = None,
+        role: str | None = None,
+        idempotent: bool | None = None,
+    ) -> None:
+        """Execute a statement once for each row of arguments, in one go over one connection.
+
+        On PostgreSQL all rows take effect or none. Picodata executes each row by itself: when one fails, those before
+        it stay.
+
+        Args:
+            query: See `execute`.
+            args: Rows of arguments; they are put into a list first.
+            timeout: See `execute`; for all rows together.
+            role: See `execute`.
+            idempotent: See `execute`; about all rows together.
+
+        Raises:
+            OutcomeUnknown: Some rows may have taken effect.
+            Exception: As for `execute`.
+        """
+        call(self._executor, self._request_of_rows(query, args, timeout, role, idempotent))
+
+    def acquire(
+        self,
+        *,
+        timeout: float | None = None,
+        role: str | None = None,
+        node: str | None = None,
+        key: ShardingKey | None = None,
+        read_only: bool | None = None,
+        fallback_master: bool | None = None,
+        master_as_replica_weight: float | None = None,
+    ) -> Acquiring:
+        """Borrow a connection: `with pool.acquire() as connection`, or call `take()` on it and `release` it later.
+
+        What runs on it is not routed. Prefer the pool's own methods.
+
+        Args:
+            timeout: Longest wait (seconds); None: `acquire_timeout`.
+            role: Which nodes will do, `"leader"` or `"prefer_leader"`; None: the pool's role if it was given one, else
+                any node.
+            node: Name, uuid or address (`host:port`) of the one node.
+            key: A key whose owner it shall lead to.
+            read_only: hasql's word: True for `role="replica"`, False for `role="leader"`.
+            fallback_master: For a connection to a replica, instead of what the settings say.
+            master_as_replica_weight: The same.
+
+        Raises:
+            AcquireTimeout: None became available in time.
+            ConfigError: A weight that is none, or without a replica; a role that is none.
+            NoNodeAvailable: No node can be reached, or the topology knows no such node.
+            PoolClosed: The pool is closed.
+            UsageError: What was asked for contradicts itself, or the key cannot be hashed.
+        """
+        place = self._place(role, node, key, read_only, fallback_master, master_as_replica_weight)
+        check_timeout(timeout)
+        origin = traceback.StackSummary.from_list(traceback.extract_stack()[:-1]) if self._settings.debug else None
+
+        def take() -> AcquiredConnection:
+            request = self._loan_request(timeout, place)
+            try:
+                loan = drive(self._executor.acquire(request, place))
+                return AcquiredConnection(loan, self, self._control_thread.later, origin)
+            except Exception:
+                raise
+            except BaseException:
+                self._executor.forfeit(request)
+                raise
+
+        return Acquiring(take, self._check_open)
+
+    def acquire_master(self, timeout: float | None = None) -> Acquiring:
+        """`acquire(role="leader")`, as hasql calls it."""
+        return self.acquire(role="leader", timeout=timeout)
+
+    def acquire_replica(
+        self,
+        fallback_master: bool | None = None,
+        master_as_replica_weight: float | None = None,
+        timeout: float | None = None,
+    ) -> Acquiring:
+        """`acquire(role="replica")`, as hasql calls it; see `acquire`."""
+        wishes = {"fallback_master": fallback_master, "master_as_replica_weight": master_as_replica_weight}
+        return self.acquire(role="replica", timeout=timeout, **wishes)  # type: ignore[arg-type]
+
+    def release(self, connection: AcquiredConnection, *, timeout: float | None = None) -> None:
+        """Give back a connection that was taken without `with`; see the asynchronous pool.
+
+        Args:
+            connection: What `acquire` gave.
+            timeout: Taken for the sake of asyncpg's signature.
+
+        Raises:
+            UsageError: It was given back before, or belongs to another pool.
+        """
+        if not isinstance(connection, AcquiredConnection) or not connection.belongs_to(self):
+            raise UsageError(f"{type(connection).__name__} was not acquired from this pool")
+        connection.release()
+
+    def transaction(
+        self,
+        *,
+        isolation: str | None = None,
+        readonly: bool = False,
+        deferrable: bool = False,
+        timeout: float | None = None,
+        role: str | None = None,
+        node: str | None = None,
+        key: ShardingKey | None = None,
+    ) -> PoolTransaction:
+        """A connection in a transaction: `with pool.transaction() as connection`; see the asynchronous pool.
+
+        Args:
+            isolation: `"serializable"`, `"repeatable_read"`, `"read_uncommitted"` or `"read_committed"`.
+            readonly: It only reads.
+            deferrable: It may wait for a snapshot that needs no checks.
+            timeout: As for `acquire`, like the rest.
+            role: See `acquire`.
+            node: See `acquire`.
+            key: See `acquire`.
+
+        Raises:
+            NotSupported: The server has no transactions (Picodata).
+        """
+        self._check_atomic("transaction")
+        acquiring = self.acquire(timeout=timeout, role=role, node=node, key=key)
+        return PoolTransaction(acquiring, {"isolation": isolation, "readonly": readonly, "deferrable": deferrable})
+
+    # looking inside
+
+    def explain_route(self, query: str, *args: Any, role: str | None = None) -> RouteExplanation:
+        """Where a call would go now, and why; learns the text first. Nothing is executed."""
+        self._check_open()
+        return self._explain(query, args, role, self._control_thread.run(self._control.learn(query)))
+
+    def expire_connections(self) -> None:
+        """Replace every connection, without disturbing anybody; see the asynchronous pool."""
+        self._check_open()
+        self._there(self._expire)
+
+    def refresh_topology(self) -> TopologySnapshot:
+        """Look at the cluster now; what is returned is not older than the call.
+
+        Raises:
+            NoNodeAvailable: The topology could not be read; `topology` still has what was known.
+            PoolClosed: The pool is closed, or was closed meanwhile.
+        """
+        self._check_open()
+        self._control_thread.run(self._control.look_now())
+        self._check_open()
+        return self._cluster.snapshot
+
+    # inside
+
+    def _request(
+        self,
+        method: str,
+        query: str,
+        args: tuple[Any, ...],
+        timeout: float | None,
+        role: str | None,
+        idempotent: bool | None,
+    ) -> Request:
+        if not self._life.is_open:
+            self._check_open()
+        if _get_running_loop() is not None and not self._warned:
+            self._warn_about_the_loop()
+        request = Request(method, query, args, self._default_role if role is None else self._role(role), idempotent)
+        if timeout is not None or self._command_timeout is not None:
+            self._limit(request, timeout)
+        return request
+
+    def _warn_about_the_loop(self) -> None:
+        self._warned = True
+        text = "picopyn.sync is used in a running event loop, which stands still meanwhile; use picopyn.asynchronous"
+        warnings.warn(text, RuntimeWarning, stacklevel=4)
+
+    def _there(self, step: Callable[[], T]) -> T:
+        return self._control_thread.call(step)
+
+    def _connect(self, control: ControlThread, workers: Workers) -> None:
+        def keep(household: Household) -> None:
+            self._life.household = self._household = household
+
+        def make_runtime(sessions: Sessions, dialer: Dialer, dialect: Dialect) -> Runtime:
+            own = dialer.of_kinds((Wire, NamelessWire))
+            blocking = BlockingSessions(self._settings, own, sessions, control.alarm)
+            return ThreadsRuntime(control, workers, sessions, blocking)
+
+        self._control_thread = control
+        control.run(assemble(self._settings, self._security, self._rng, keep, make_runtime))
+        control.call(self._household.lay_down)
+        self._move_in(self._household)

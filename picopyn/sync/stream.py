@@ -1,0 +1,279 @@
+"""The socket under a connection that blocks: what asyncpg writes and reads, as a transport of asyncio's.
+
+Writing never waits and never fails: bytes are kept until somebody waits for the server, and go out then, while what
+comes in is read. So two sides that both write cannot block each other. Whoever produces a lot is held up: `flush` gives
+one permission to write on (`resume_writing`) each time everything has been sent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import ssl
+import time
+from collections import deque
+from contextlib import suppress
+from typing import Any, Final, Protocol
+
+from picopyn.sync.duplex_socket import PATIENCE, READ, WRITE, DuplexSocket, wait
+from picopyn.sync.tls_layer import TlsLayer
+
+_NOTHING: Final = b""
+
+#: How much is read at once (bytes).
+READ_SIZE: Final = 65536
+
+
+class Owner(Protocol):
+    """Who waits for several streams."""
+
+    def forget(self, stream: Stream) -> None:
+        """It is closed."""
+        ...
+
+
+class Stream(asyncio.Transport):
+    """The transport; see above. One thread at a time uses it; only `cut` may come from another one.
+
+    Args:
+        sock: Connected.
+        protocol: Gets what arrives.
+        owner: Told when the socket is closed.
+
+    Attributes:
+        owner: The same.
+        has_ended: Whether the other side has closed it, as far as the system knows; nothing is read.
+    """
+
+    def __init__(self, sock: DuplexSocket, protocol: Any, owner: Owner) -> None:
+        super().__init__()
+        sock.begin()
+        self._sock = sock
+        self.owner = owner
+        self._tls: TlsLayer | None = None
+        self._unsent: deque[Any] = deque()
+        self._rest: Any = _NOTHING
+        self._closed = self._paused = False
+        # asyncpg swallows a `KeyboardInterrupt` that falls into what it calls to write; so that is no function of ours.
+        self.has_ended = sock.has_ended
+        self.write = self._unsent.append  # type: ignore[assignment, method-assign]
+        self.writelines = self._unsent.extend  # type: ignore[assignment, method-assign]
+        self.set_protocol(protocol)
+
+    # what asyncpg asks of a transport
+
+    def set_protocol(self, protocol: Any) -> None:
+        """From now on what arrives goes there, and it may write on when everything before has been sent."""
+        self._protocol = protocol
+        self._feed = protocol.data_received
+        protocol.pause_writing()
+
+    def get_protocol(self) -> Any:
+        """Where what arrives goes."""
+        return self._protocol
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        """`socket`, or `ssl_object`."""
+        if name == "socket":
+            return self._sock
+        if name == "ssl_object" and self._tls is not None:
+            return self._tls.ssl_object
+        return default
+
+    def pause_reading(self) -> None:
+        """Leave what arrives to the socket."""
+        self._paused = True
+
+    def resume_reading(self) -> None:
+        """Read on."""
+        self._paused = False
+
+    def is_closing(self) -> bool:
+        """Whether it is closed."""
+        return self._closed
+
+    def close(self) -> None:
+        """Close it; what has not been sent is sent as far as the socket takes it."""
+        self.abort()
+
+    def abort(self) -> None:
+        """Close it at once."""
+        if self._closed:
+            return
+        with suppress(ssl.SSLError):
+            self.flush()
+        if not self._closed:
+            self._closed = True
+            self._close()
+
+    def cut(self) -> None:
+        """Make whoever waits for the other side see its end. Safe from any thread."""
+        self._sock.cut()
+
+    # waiting
+
+    def fileno(self) -> int:
+        """The socket's descriptor."""
+        return self._sock.fileno()
+
+    def awaited(self) -> int:
+        """What it waits for."""
+        unsent = self._rest or self._unsent
+        return (0 if self._paused or self._closed else READ) | (WRITE if unsent else 0)
+
+    def react(self, happened: int) -> None:
+        """Send and receive without waiting."""
+        if happened & WRITE:
+            self.flush()
+        if happened & READ and not self._paused:
+            self._read()
+
+    def receive(self, deadline: float | None) -> None:
+        """Wait for the other side, send meanwhile what is left to send, and hand on what has arrived.
+
+        Args:
+            deadline: Until when (seconds on the monotonic clock), or None.
+
+        Raises:
+            TimeoutError: Nothing happened until then.
+        """
+        left = PATIENCE if deadline is None else deadline - time.monotonic()
+        if left <= 0:
+            raise TimeoutError
+        if self._rest:
+            for events in wait({self.fileno(): self.awaited()}, min(left, PATIENCE)).values():
+                self.react(events)
+            return
+        try:
+            data = self._sock.recv_within(READ_SIZE, left)
+        except OSError as error:
+            self._failed(error)
+            return
+        if data and self._tls is None:
+            self._feed(data)
+        else:
+            self._arrived(data)
+
+    def flush(self) -> bool:
+        """Send what can be sent now; whether that is everything."""
+        unsent = self._unsent
+        try:
+            while self._rest or unsent:
+                data = self._rest
+                if not data:
+                    data = unsent.popleft()
+                    if unsent or self._tls is not None:
+                        data = self._gathered(data)
+                    self._rest = data
+                sent = self._sock.send(data)
+                self._rest = _NOTHING if sent == len(data) else memoryview(data)[sent:]
+        except BlockingIOError:
+            return False
+        except OSError as error:
+            self._end(error)
+        return True
+
+    def permit(self) -> None:
+        """Everything has been sent: who waits to write may write on, once."""
+        self._protocol.resume_writing()
+        self._protocol.pause_writing()
+
+    def read_what_is_there(self) -> None:
+        """Hand on what has arrived already, its end included."""
+        while not self._closed and not self._paused and self._read():
+            pass
+
+    def encrypt(self, context: Any, server_hostname: str, agreed: asyncio.Future[None]) -> None:
+        """Begin the hand-shake; from now on everything is encrypted.
+
+        Args:
+            context: The `ssl.SSLContext`.
+            server_hostname: Whom to ask for.
+            agreed: Gets a result, or the error.
+        """
+        self._tls = TlsLayer(context, server_hostname, agreed)
+        self._paused = False
+        self._shake_hands(self._tls, b"")
+
+    # inside
+
+    def _gathered(self, data: Any) -> Any:
+        """Bytes to send, put together with those that follow."""
+        if self._unsent:
+            data = b"".join([data, *self._unsent])
+            self._unsent.clear()
+        return data if self._tls is None else self._tls.sealed(data)
+
+    def _read(self) -> bool:
+        """Receive without waiting; whether something has arrived."""
+        try:
+            data = self._sock.recv(READ_SIZE)
+        except OSError as error:
+            return self._failed(error)
+        self._arrived(data)
+        return bool(data)
+
+    def _failed(self, error: OSError) -> bool:
+        """Receiving has failed, if only because there is nothing."""
+        if not isinstance(error, BlockingIOError | TimeoutError) or error.errno == errno.ETIMEDOUT:
+            self._end(error)
+        return False
+
+    def _arrived(self, data: bytes) -> None:
+        if not data:
+            self._end(None)
+        elif self._tls is None:
+            self._feed(data)
+        else:
+            self._read_sealed(self._tls, data)
+
+    def _read_sealed(self, tls: TlsLayer, data: bytes) -> None:
+        if not tls.is_ready:
+            self._shake_hands(tls, data)
+            return
+        try:
+            plain = tls.opened(data)
+        except ssl.SSLError as error:
+            self._end(error)
+            return
+        self._say(tls)
+        if plain:
+            self._feed(plain)
+        if tls.finished:
+            self._end(None)
+
+    def _shake_hands(self, tls: TlsLayer, data: bytes) -> None:
+        error: Exception | None = None
+        try:
+            tls.shake_hands(data)
+        except (ssl.SSLError, ssl.CertificateError) as failed:
+            error = failed
+        self._say(tls)
+        if tls.is_ready or error is not None:
+            tls.settle(error)
+
+    def _say(self, tls: TlsLayer) -> None:
+        """Send what TLS itself has to say."""
+        told = tls.unsaid()
+        if told:
+            self._rest = bytes(self._rest) + told
+            self.flush()
+
+    def _end(self, error: Exception | None) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        self._close()
+        if self._tls is not None:
+            self._tls.settle(error or ConnectionResetError(errno.ECONNRESET, "closed during the hand-shake"))
+        self._protocol.connection_lost(error)
+
+    def _close(self) -> None:
+        self._sock.close()
+        self.write = self.writelines = _refuse  # type: ignore[assignment, method-assign]
+        self._protocol.resume_writing()
+        self.owner.forget(self)
+
+
+def _refuse(_: Any) -> None:
+    raise ConnectionResetError(errno.ECONNRESET, "the connection is closed")

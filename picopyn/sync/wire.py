@@ -1,0 +1,352 @@
+"""asyncpg's connection over a blocking socket: everything of asyncpg's inside that `picopyn.sync` leans on.
+
+Its coroutines are asyncpg's own, run to their end in the calling thread by a `CallerLoop`. Only what a call does whose
+statement is prepared is written anew, without a task and without asyncpg's timers: look it up, bind, wait, decode.
+
+One thread at a time may use it; a second one gets the error that asyncpg has for this. `terminate` may come from any
+thread: whoever waits for the server then sees the end of the connection.
+
+What is leaned on: `tests/sync/test_contract.py`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Coroutine, Iterator
+from functools import partial
+from typing import Any, Final, TypeVar, cast
+from weakref import ReferenceType, ref
+
+import asyncpg
+from asyncpg import exceptions
+from asyncpg.protocol import NO_TIMEOUT
+
+from picopyn.asynchronous.background import unlamented
+from picopyn.asynchronous.connection import Connection, NamelessConnection
+from picopyn.errors import UsageError
+from picopyn.sync.caller_loop import CallerLoop
+from picopyn.sync.cancel_request import CancelRequest
+from picopyn.sync.copying import Sink, writing
+from picopyn.sync.stream import Stream
+
+T = TypeVar("T")
+
+#: How often it is looked whether the server was told (seconds).
+_GLANCE: Final = 0.005
+
+
+class Wire(Connection):
+    """A connection whose methods are called through `run`, and whose prepared statements through `request`.
+
+    Attributes:
+        caller: Runs its coroutines.
+        stream: Its socket.
+    """
+
+    __slots__ = ("_has_ended", "_has_limit", "_record_class", "_telling", "_word", "caller", "stream")
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.stream: Stream = self._transport
+        self.caller = cast(CallerLoop, self.stream.owner)
+        self.caller.on_interruption = partial(_drop_interrupted, ref(self))
+        self._has_ended = self.stream.has_ended
+        self._has_limit = self._config.command_timeout is not None
+        protocol: Any = self._protocol
+        self._record_class = protocol.get_record_class()
+        self._telling: CancelRequest | None = None
+        self._word: asyncio.Future[None] | None = None
+
+    # using it
+
+    def run(self, coroutine: Coroutine[Any, Any, T], limit: float | None = None) -> T:
+        """Run one of its coroutines to the end.
+
+        Args:
+            coroutine: What to run.
+            limit: How long it may take (seconds), or None.
+
+        Raises:
+            TimeoutError: It took longer.
+            asyncpg.InterfaceError: Another thread, or a call further up, is using the connection.
+        """
+        self.is_closed()  # if it has ended, all the rest is read before
+        try:
+            return self.caller.run(coroutine if limit is None else _limited(coroutine, limit))
+        finally:
+            if self._telling is not None:
+                self._forget_told(self._telling)
+
+    def run_within(
+        self, timeout: float | None, call: Callable[..., Coroutine[Any, Any, T]], *args: Any, **kw: Any
+    ) -> T:
+        """Run a call whose own limit asyncpg does not look at while it waits for permission to write.
+
+        Args:
+            timeout: The limit (seconds), or None: what the connection has.
+            call: A method of this connection.
+            *args: Its arguments.
+            **kw: The same.
+        """
+        protocol: Any = self._protocol
+        limit = None if protocol is None else protocol._get_timeout(timeout)
+        return self.run(call(*args, timeout=NO_TIMEOUT, **kw), limit)
+
+    def copy_out(
+        self, call: Callable[..., Coroutine[Any, Any, str]], *args: Any, output: Any, timeout: float | None, **kw: Any
+    ) -> str:
+        """Run one of its two ways to copy out.
+
+        Args:
+            call: A method of this connection.
+            *args: Its arguments.
+            output: Where to.
+            timeout: Limit (seconds), or None: what the connection has.
+            **kw: Arguments as well.
+        """
+        status = ""
+        with writing(output) as write:
+            sink = Sink(write, self._tell)
+            try:
+                status = self.run(call(*args, output=sink, timeout=timeout, **kw))
+            except asyncpg.QueryCanceledError:
+                if sink.failure is None:
+                    raise
+        if sink.failure is not None:
+            self.run(self._told())
+            raise sink.failure
+        return status
+
+    def request(
+        self,
+        query: str,
+        args: tuple[Any, ...],
+        limit: int,
+        timeout: float | None,
+        *,
+        record_class: Any = None,
+        with_status: bool = False,
+    ) -> Any:
+        """Run one statement with parameters.
+
+        Args:
+            query: Its text.
+            args: Its arguments.
+            limit: How many rows at most; 0: all.
+            timeout: For all of it (seconds), or None: what the connection has.
+            record_class: What rows are made of, or None: what the connection has.
+            with_status: Whether the status is wanted as well.
+
+        Returns:
+            The rows, or with the status: rows, status, and whether these are all rows.
+        """
+        statement = None
+        if self._telling is None and not self._query_loggers and not self._has_ended():
+            statement = self._stmt_cache.get((query, record_class or self._record_class, False))
+        if statement is None:
+            return self.run(self._request(query, args, limit, timeout, record_class, with_status))
+        try:
+            return self.bind_execute(statement, args, limit, timeout, with_status)
+        except exceptions.OutdatedSchemaCacheError:
+            self.run(self.reload_schema_state())
+            raise
+        except exceptions.InvalidCachedStatementError:
+            self._drop_global_statement_cache()
+            if self.is_in_transaction():
+                raise
+        return self.run(self._request(query, args, limit, timeout, record_class, with_status))
+
+    def bind_execute(
+        self, statement: Any, args: tuple[Any, ...], limit: int, timeout: float | None, with_status: bool
+    ) -> Any:
+        """Run a prepared statement; see `request`."""
+        protocol: Any = self._protocol
+        if self._telling is not None or protocol is None:
+            return self.run(self._bind_execute(statement, args, limit, timeout, with_status))
+        deadline = None
+        if timeout is not None or self._has_limit:
+            seconds = protocol._get_timeout(timeout)
+            deadline = None if seconds is None else time.monotonic() + seconds
+        coroutine = protocol.bind_execute(statement, args, "", limit, with_status, NO_TIMEOUT)
+        return self.caller.step(coroutine, self.stream, deadline)
+
+    def simple_query(self, query: str, timeout: float | None) -> str:
+        """Run statements without parameters; the status of the last one."""
+        protocol: Any = self._protocol
+        plain = timeout is None and not self._has_limit and not self._query_loggers
+        if plain and self._telling is None and not self.is_closed():
+            status: str = self.caller.step(protocol.query(query, None), self.stream, None)
+            return status
+        return str(self.run(self.execute(query, timeout=timeout)))
+
+    def run_prepared(self, prepared: Any, args: tuple[Any, ...], limit: int, timeout: float | None) -> list[Any]:
+        """Run a statement that the caller has prepared himself; its rows."""
+        prepared._check_conn_validity("fetch")
+        try:
+            rows: list[Any]
+            rows, prepared._last_status, _ = self.bind_execute(prepared._state, args, limit, timeout, True)
+            return rows
+        except exceptions.OutdatedSchemaCacheError:
+            self.run(self.reload_schema_state())
+            prepared._state.mark_closed()
+            raise
+
+    def rows(self, iterator: Any) -> Iterator[Any]:
+        """The rows of one of asyncpg's cursors, fetched as many at a time as it was told."""
+        while True:
+            iterator._check_conn_validity("__anext__")
+            while iterator._buffer:
+                yield iterator._buffer.popleft()
+            try:
+                row = self.run(iterator.__anext__())
+            except StopAsyncIteration:
+                return
+            yield row
+
+    async def wait_for_word(self, seconds: float | None) -> bool:
+        """Wait until the server says something unasked; whether it has, within so many seconds.
+
+        Raises:
+            asyncpg.InterfaceError: The connection is closed, or was meanwhile.
+        """
+        self._check_open()
+        self._word = word = self.caller.create_future()
+        try:
+            async with asyncio.timeout(seconds):
+                await word
+        except TimeoutError:
+            return False
+        finally:
+            self._word = None
+        self._check_open()
+        return True
+
+    def _check_open(self) -> None:
+        """Refuse a call on a connection that is closed."""
+        if self.inherited:
+            raise UsageError("this connection belongs to the parent of this process; open one of your own here")
+        super()._check_open()
+
+    async def _request(
+        self, query: str, args: tuple[Any, ...], limit: int, timeout: Any, record_class: Any, with_status: bool
+    ) -> Any:
+        self._check_open()
+        return await self._execute(query, args, limit, timeout, return_status=with_status, record_class=record_class)
+
+    async def _bind_execute(self, statement: Any, args: Any, limit: int, timeout: Any, with_status: bool) -> Any:
+        self._check_open()
+        protocol: Any = self._protocol
+        return await protocol.bind_execute(statement, args, "", limit, with_status, timeout)
+
+    # its end
+
+    def is_closed(self) -> bool:
+        """Whether it is known to be unusable; that the server has closed it is seen without asking."""
+        if self.was_closed():
+            return True
+        if not self._has_ended():
+            return False
+        if not self.caller.in_use.locked():
+            with self.caller.in_use:
+                self.stream.read_what_is_there()
+                self.caller.run_ready()
+        return True
+
+    def was_closed(self) -> bool:
+        """Whether that was seen already; nothing is looked at, so a finaliser may ask."""
+        protocol: Any = self._protocol
+        return bool(self._aborted or protocol is None or not protocol.is_connected())
+
+    def terminate(self) -> None:
+        """Drop it at once, from any thread. A call that another thread has under way on it ends with an error."""
+        if self.caller.in_use.locked():
+            mine: Any = self
+            mine._aborted = True
+            self.stream.cut()
+        else:
+            with self.caller.in_use:
+                self._drop_quietly()
+
+    def abort(self) -> None:
+        """Drop it although a statement may be running: the server is told that nobody waits for that any more."""
+        if not self.is_closed():
+            self._tell()
+        self.terminate()
+
+    def _drop(self) -> None:
+        """A call was interrupted: nobody knows what is still to be read."""
+        self.caller.was_interrupted = True
+        self._tell()
+        self._drop_quietly()
+
+    def _drop_quietly(self) -> None:
+        super().terminate()
+        self.stream.abort()
+        self.caller.run_ready()
+
+    # requests that are being cancelled
+
+    def _cancel_current_command(self, waiter: Any, cancel_waiter: Any = None) -> None:
+        """A request is given up by asyncpg. Whoever uses the connection next waits for both."""
+        self._tell()
+        unlamented(self.caller.create_task(self._see_told(waiter)))
+
+    def _tell(self) -> None:
+        key = self.cancel_key
+        if key is not None and self._telling is None:
+            self._telling = CancelRequest(self._addr, self._params, key, self._loop)
+
+    async def _see_told(self, waiter: Any) -> None:
+        """A request was given up: the server has to know before it gets another one."""
+        if not await self._told():
+            self._drop_quietly()
+        if not waiter.done():
+            waiter.set_result(None)
+
+    async def _told(self) -> bool:
+        """Wait until the server knows, or cannot be told; whether it knows."""
+        telling = self._telling
+        while telling is not None and not telling.has_ended():  # noqa: ASYNC110 - another thread ends it
+            await asyncio.sleep(_GLANCE)
+        return telling is not None and telling.arrived
+
+    def _forget_told(self, telling: CancelRequest) -> None:
+        protocol: Any = self._protocol
+        if telling.has_ended() and protocol is not None and not protocol._is_cancelling():
+            self._telling = None
+
+    # what the server says unasked
+
+    def _process_log_message(self, fields: dict[str, str], last_query: str | None) -> None:
+        super()._process_log_message(fields, last_query)
+        self._heard()
+
+    def _process_notification(self, pid: int, channel: str, payload: str) -> None:
+        super()._process_notification(pid, channel, payload)
+        self._heard()
+
+    def _cleanup(self) -> None:
+        super()._cleanup()
+        self._heard()
+
+    def _heard(self) -> None:
+        if self._word is not None and not self._word.done():
+            self._word.set_result(None)
+
+
+class NamelessWire(NamelessConnection, Wire):
+    """The same for poolers that give every transaction another connection."""
+
+    __slots__ = ()
+
+
+def _drop_interrupted(interrupted: ReferenceType[Wire]) -> None:
+    wire = interrupted()
+    if wire is not None:
+        wire._drop()
+
+
+async def _limited(coroutine: Coroutine[Any, Any, T], seconds: float) -> T:
+    async with asyncio.timeout(seconds):
+        return await coroutine

@@ -1,0 +1,363 @@
+"""`Pool` on a primary with streaming replicas: every call goes where its role says, whatever happens to the servers."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import asyncpg
+import pytest
+
+from picopyn.asynchronous import Pool
+from picopyn.errors import AcquireTimeout, ConfigError, UsageError
+from picopyn.staleness import StalenessPolicy
+from picopyn.testing import FaultProxy, PostgresCluster, PostgresServer
+from tests.postgres.conftest import OpenPool, until
+
+Factory = Callable[..., PostgresCluster]
+
+PORT = "SELECT inet_server_port()"
+WRITE = "INSERT INTO t VALUES ($1)"
+
+
+@pytest.fixture
+def servers(picopyn_postgres_cluster: Factory) -> PostgresCluster:
+    """A primary n1 and replicas n2 and n3, with a table `t`."""
+    cluster = picopyn_postgres_cluster()
+    cluster.execute("CREATE TABLE t (i INT)")
+    cluster.wait_caught_up()
+    return cluster
+
+
+def port(servers: PostgresCluster, *names: str) -> set[int]:
+    return {servers.address_of(name)[1] for name in names}
+
+
+def leaders(pool: Pool) -> set[int]:
+    return {node.port for node in pool.topology.nodes(role="leader")}
+
+
+def replicas(pool: Pool) -> set[int]:
+    return {node.port for node in pool.topology.nodes(role="replica")}
+
+
+async def ports(pool: Pool, role: str | None = None, calls: int = 30) -> set[int]:
+    """Where calls go now."""
+    return {await pool.fetchval(PORT, role=role) for _ in range(calls)}
+
+
+async def test_every_call_goes_where_its_role_says(servers: PostgresCluster, open_pool: OpenPool) -> None:
+    """Without one it goes to the primary: calls, held connections, transactions."""
+    pool = await open_pool(servers.dsn)
+    await pool.wait_ready(leaders=1, replicas=2)
+    first, others = port(servers, "n1"), port(servers, "n2", "n3")
+    for role, expected in (
+        (None, first),
+        ("leader", first),
+        ("prefer_leader", first),
+        ("replica", others),
+        ("prefer_replica", others),
+        ("any", first | others),
+    ):
+        assert await ports(pool, role, 60) == expected
+    async with pool.acquire() as connection:
+        assert connection.node.port in first
+    async with pool.acquire(role="replica") as connection:
+        assert connection.node.port in others
+    async with pool.transaction() as connection:
+        await connection.execute(WRITE, 1)
+    await pool.executemany(WRITE, [(2,), (3,)])
+    with pytest.raises(asyncpg.ReadOnlySQLTransactionError):
+        await pool.execute(WRITE, 4, role="replica")
+    assert await pool.fetchval("SELECT count(*) FROM t") == 3
+    calls = pool.stats().calls
+    assert calls["replica_read"] >= 120
+
+
+@pytest.mark.parametrize(
+    ("word", "names"),
+    [
+        ("any", ["n1"]),
+        ("read-write", ["n1"]),
+        ("primary", ["n1"]),
+        ("read-only", ["n2", "n3"]),
+        ("standby", ["n2", "n3"]),
+        ("prefer-standby", ["n2", "n3"]),
+    ],
+)
+async def test_session_attributes(servers: PostgresCluster, open_pool: OpenPool, word: str, names: list[str]) -> None:
+    """Libpq's words; where every host may answer, the primary does."""
+    pool = await open_pool(f"{servers.dsn}?target_session_attrs={word}")
+    await pool.wait_ready(leaders=1, replicas=2)
+    assert await ports(pool) == port(servers, *names)
+
+
+async def test_watchers_have_connections_of_their_own(servers: PostgresCluster, open_pool: OpenPool) -> None:
+    """One per host beside the pool's; when all of those are taken, roles are watched all the same."""
+    pool = await open_pool(servers.dsn, max_size=1, application_name="mine", refresh_delay=0.05)
+    await pool.wait_ready(leaders=1, replicas=2)
+    count = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'mine'"
+    assert [servers.execute(count, name) for name in servers.nodes] == [[("2",)]] * 3
+    async with pool.acquire(), pool.acquire(role="replica"), pool.acquire(role="replica"):
+        servers.read_only("n1", True)
+        await until(lambda: not leaders(pool))
+        servers.read_only("n1", False)
+        await until(lambda: leaders(pool) == port(servers, "n1"))
+
+
+async def test_a_write_waits_while_nobody_takes_writes(servers: PostgresCluster, open_pool: OpenPool) -> None:
+    """The refused write runs again as soon as it can, and no refusal reaches the caller."""
+    pool = await open_pool(servers.dsn, refresh_delay=60)
+    await pool.wait_ready(leaders=1, replicas=2)
+    servers.read_only("n1", True)
+    write = asyncio.create_task(pool.execute(WRITE, 1, timeout=60))
+    await until(lambda: not leaders(pool))
+    assert await ports(pool, "replica", 60) == port(servers, "n1", "n2", "n3")  # it reads, like any other
+    assert not write.done()
+    servers.read_only("n1", False)
+    assert await write == "INSERT 0 1"
+    assert pool.stats().retries == {"NOT_LEADER": 1}
+    with pytest.raises(AcquireTimeout, match="no host that takes writes"):
+        servers.read_only("n1", True)
+        await pool.execute(WRITE, 2, timeout=0.5)
+
+
+async def test_a_refusal_on_a_held_connection_makes_the_pool_look(
+    servers: PostgresCluster, open_pool: OpenPool
+) -> None:
+    """The borrower gets the error; the next call knows better."""
+    pool = await open_pool(servers.dsn, refresh_delay=60)
+    await pool.wait_ready(leaders=1, replicas=2)
+    async with pool.acquire() as connection:
+        servers.read_only("n1", True)
+        with pytest.raises(asyncpg.ReadOnlySQLTransactionError):
+            await connection.execute(WRITE, 1)
+        await until(lambda: not leaders(pool))
+
+
+async def test_a_call_that_reads_anywhere_may_turn_out_to_write(servers: PostgresCluster, open_pool: OpenPool) -> None:
+    """A replica refuses it without effect, and it goes to the primary."""
+    pool = await open_pool(servers.dsn, role="prefer_replica")
+    await pool.wait_ready(leaders=1, replicas=2)
+    for number in range(5):
+        await pool.execute(WRITE, number)
+    assert await pool.fetchval("SELECT count(*) FROM t", role="leader") == 5
+    assert pool.stats().retries == {"NOT_LEADER": 5}
+
+
+async def test_the_primary_is_killed_and_a_replica_promoted(
+    picopyn_postgres_cluster: Factory, open_pool: OpenPool
+) -> None:
+    """Repeatable writes only take longer, none is lost; reads go on; the old primary comes back as a replica."""
+    servers = picopyn_postgres_cluster(synchronous=1)
+    servers.execute("CREATE TABLE t (i INT)")
+    pool = await open_pool(servers.dsn)
+    await pool.wait_ready(leaders=1, replicas=2)
+    done: list[int] = []
+    over = asyncio.Event()
+
+    async def write(number: int) -> None:
+        while not over.is_set():
+            await pool.execute(WRITE, number, idempotent=True, timeout=60)
+            done.append(number)
+            number += 10
+
+    writers = [asyncio.create_task(write(number)) for number in range(10)]
+    await until(lambda: len(done) > 100)
+    await asyncio.to_thread(servers.kill, "n1")
+    assert await ports(pool, "prefer_leader", 5) <= port(servers, "n2", "n3")
+    promoted = await asyncio.to_thread(servers.promote)
+    before = len(done)
+    await until(lambda: len(done) > before + 100)
+    over.set()
+    await asyncio.gather(*writers)
+    assert leaders(pool) == port(servers, promoted)
+    assert set(done) <= {row["i"] for row in await pool.fetch("SELECT i FROM t")}
+    await asyncio.to_thread(servers.rejoin, "n1")
+    await pool.wait_ready(leaders=1, replicas=2, timeout=30)
+    await until(lambda: len(replicas(pool)) == 2)
+    await until(lambda: all(node.current_state == "standby" for node in pool.topology.nodes(role="replica")))
+
+
+async def test_all_servers_go_and_come_back(servers: PostgresCluster, open_pool: OpenPool) -> None:
+    """The pool is whole again by itself, without a call that would need it."""
+    pool = await open_pool(servers.dsn)
+    await pool.wait_ready(leaders=1, replicas=2)
+    for name in servers.nodes:
+        await asyncio.to_thread(servers.kill, name)
+    await until(lambda: [node.state for node in pool.stats().nodes.values()] == ["down"] * 3)
+    for name in servers.nodes:
+        await asyncio.to_thread(servers.restart, name)
+    await pool.wait_ready(leaders=1, replicas=2, timeout=30)
+    assert await ports(pool, calls=1) == port(servers, "n1")
+
+
+async def test_two_primaries_are_told_once_and_the_newer_one_is_used(
+    servers: PostgresCluster, open_pool: OpenPool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A promotion that left the old primary running: nothing is written there, from the first look on."""
+    caplog.set_level(logging.WARNING)
+    pool = await open_pool(servers.dsn, refresh_delay=0.05)
+    await pool.wait_ready(leaders=1, replicas=2)
+    await asyncio.to_thread(servers.promote, "n2")
+    await until(lambda: leaders(pool) == port(servers, "n2"))
+    late = await open_pool(servers.dsn)
+    assert leaders(late) == port(servers, "n2")
+    for _ in range(20):
+        assert await pool.fetchval(PORT) in port(servers, "n2")
+    await late.close()
+    await pool.close()
+    told = [record.getMessage() for record in caplog.records if "several hosts take writes" in record.getMessage()]
+    assert len(told) == 2  # one for each pool
+    assert "(timeline 2) is used as the primary" in told[0]
+
+
+async def test_a_stale_replica_comes_last(servers: PostgresCluster, open_pool: OpenPool) -> None:
+    """Behind the fresh one, and behind the primary where that may answer; it is used when nothing else is left."""
+    limit = StalenessPolicy(max_lag_bytes=0)
+    pool = await open_pool(servers.dsn, role="replica", staleness=limit, refresh_delay=0.02)
+    await pool.wait_ready(leaders=1, replicas=2)
+    servers.wait_caught_up()
+    servers.pause_replay("n2")
+    servers.execute("INSERT INTO t VALUES (1)")
+    servers.wait_caught_up("n3")
+
+    async def goes_to(role: str, *names: str) -> None:
+        """Soon, and from then on."""
+        while await ports(pool, role, 20) != port(servers, *names):
+            pass
+
+    await goes_to("replica", "n3")
+    servers.pause_replay("n3")
+    servers.execute("INSERT INTO t VALUES (2)")
+    await goes_to("prefer_replica", "n1")
+    await goes_to("replica", "n2", "n3")
+    servers.resume_replay("n2")
+    servers.wait_caught_up("n2")
+    await goes_to("replica", "n2")
+
+
+async def test_a_frozen_host_delays_nobody(servers: PostgresCluster, open_pool: OpenPool) -> None:
+    """Neither the opening, nor a refresh, nor the calls."""
+    servers.freeze("n3")
+    pool = await open_pool(servers.dsn, refresh_timeout=60)
+    await pool.wait_ready(leaders=1, replicas=1)
+    assert await ports(pool, "replica") == port(servers, "n2")
+    await pool.refresh_topology()
+    assert await ports(pool) == port(servers, "n1")
+    servers.thaw("n3")
+    await until(lambda: replicas(pool) == port(servers, "n2", "n3"))
+
+
+async def test_a_replica_is_waited_for_and_never_replaced_in_silence(
+    postgres: PostgresServer, open_pool: OpenPool
+) -> None:
+    """A single primary has none; a pool that does not look at roles says so."""
+    watching = await open_pool(postgres.dsn, role="prefer_replica")
+    assert await watching.fetchval(PORT) == postgres.port
+    with pytest.raises(AcquireTimeout, match="no replica can be reached"):
+        await watching.fetchval(PORT, role="replica", timeout=0.2)
+    plain = await open_pool(postgres.dsn)
+    with pytest.raises(UsageError, match="does not watch the roles"):
+        await plain.fetchval(PORT, role="replica")
+    assert await plain.fetchval(PORT, role="prefer_replica") == postgres.port
+    with pytest.raises(ConfigError, match="role must be one of"):
+        await plain.fetchval(PORT, role="master")
+
+
+async def test_a_balancer_of_ones_own(servers: PostgresCluster, open_pool: OpenPool) -> None:
+    """It chooses among the hosts that are equally good."""
+    chosen: list[Any] = []
+
+    def first(among: Any) -> int:
+        chosen.append(sorted(node.port for node in among.nodes))
+        return [node.port for node in among.nodes].index(min(chosen[-1]))
+
+    pool = await open_pool(servers.dsn, role="replica", balancer_policy=first)
+    await pool.wait_ready(leaders=1, replicas=2)
+    assert await ports(pool) == {min(port(servers, "n2", "n3"))}
+    assert chosen[-1] == sorted(port(servers, "n2", "n3"))
+    turns = await open_pool(servers.dsn, role="replica", balancer_policy="round_robin")
+    await turns.wait_ready(leaders=1, replicas=2)
+    await until(lambda: len(replicas(turns)) == 2)
+    seen = [await turns.fetchval(PORT) for _ in range(6)]
+    assert seen[0] != seen[1]
+    assert seen == seen[:2] * 3
+
+
+async def test_a_link_that_is_cut_and_one_that_is_mute(servers: PostgresCluster, open_pool: OpenPool) -> None:
+    """The watcher finds its way back, whatever became of its connection."""
+    host, number = servers.address_of("n1")
+    with FaultProxy(host, number) as proxy:
+        others = servers.dsn_of("n2", "n3").removeprefix("postgresql://postgres@")
+        pool = await open_pool(
+            f"postgresql://postgres@127.0.0.1:{proxy.port},{others}", refresh_delay=0.05, refresh_timeout=0.3
+        )
+        await pool.wait_ready(leaders=1, replicas=2)
+        assert leaders(pool) == {proxy.port}
+        for trouble in (proxy.cut, proxy.mute):
+            trouble()
+            proxy.let_pass()
+            assert await pool.execute(WRITE, 1, idempotent=True, timeout=60) == "INSERT 0 1"
+            await pool.refresh_topology()
+            assert leaders(pool) == {proxy.port}
+
+
+# --- hasql's words -----------------------------------------------------------------------------------------
+
+
+async def test_hasqls_words(servers: PostgresCluster, open_pool: OpenPool) -> None:
+    """`ready`, `acquire(read_only=)`, `acquire_master`, `acquire_replica`, `wait_masters_ready`."""
+    pool = await open_pool(servers.dsn)
+    await pool.ready()
+    await pool.ready(1, 2)
+    await pool.wait_masters_ready(1)
+    assert pool.available_pool_count == 3
+    first, others = port(servers, "n1"), port(servers, "n2", "n3")
+    for acquiring, expected in (
+        (pool.acquire(), first),
+        (pool.acquire(read_only=False), first),
+        (pool.acquire_master(timeout=5), first),
+        (pool.acquire(read_only=True), others),
+        (pool.acquire_replica(), others),
+        (pool.acquire_replica(master_as_replica_weight=0.0), others),
+    ):
+        async with acquiring as connection:
+            assert connection.node.port in expected
+    drawn = set()
+    for _ in range(60):
+        async with pool.acquire_replica(master_as_replica_weight=1.0) as connection:
+            drawn.add(connection.node.port)
+    assert drawn == first | others
+
+
+async def test_hasqls_fallback(postgres: PostgresServer, open_pool: OpenPool) -> None:
+    """Without a replica: the primary where that was allowed, per call or by the pool; else the call waits."""
+    pool = await open_pool(postgres.dsn, role="leader")
+    for allowed in ({"fallback_master": True}, {"master_as_replica_weight": 1.0}):
+        async with pool.acquire_replica(**allowed, timeout=5) as connection:
+            assert connection.node.port == postgres.port
+    for refused in ({}, {"fallback_master": False}, {"master_as_replica_weight": 0.0}):
+        with pytest.raises(AcquireTimeout):
+            await pool.acquire_replica(**refused, timeout=0.1)
+    falls = await open_pool(postgres.dsn, role="replica", fallback_master=True)
+    assert await falls.fetchval(PORT) == postgres.port
+    with pytest.raises(AcquireTimeout):
+        await falls.acquire_replica(fallback_master=False, timeout=0.1)
+
+
+async def test_hasqls_words_that_contradict(postgres: PostgresServer, open_pool: OpenPool) -> None:
+    """Refused where they are said."""
+    pool = await open_pool(postgres.dsn, role="leader")
+    for counts in ((-1, 5), (2, -10), (1, None), (None, 2)):
+        with pytest.raises(ValueError, match="_count"):
+            await pool.ready(*counts)
+    for weight in (-0.1, 1.1, 2.0):
+        with pytest.raises(ValueError, match="segment"):
+            pool.acquire_replica(master_as_replica_weight=weight)
+    with pytest.raises(ValueError, match="about connections to a replica"):
+        pool.acquire(read_only=False, master_as_replica_weight=0.5)
+    with pytest.raises(UsageError, match="leave read_only= out"):
+        pool.acquire(role="leader", read_only=True)

@@ -1,0 +1,196 @@
+"""Ctrl-C at any moment: the call ends, and nothing half-read is ever used."""
+
+from __future__ import annotations
+
+import asyncio
+import dis
+import functools
+import gc
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from types import CodeType, FrameType
+from typing import Any
+
+import asyncpg
+import pytest
+
+from picopyn.sync import Connection
+from picopyn.testing import FaultProxy
+from tests.sync.conftest import Open, until
+
+ACTIVE = "SELECT count(*) FROM pg_stat_activity WHERE pid = $1 AND state = 'active' AND wait_event IS NOT NULL"
+
+
+@pytest.mark.parametrize("query", ["SELECT pg_sleep($1::int)", "SELECT pg_sleep(60)"])
+def test_while_it_waits_for_the_server(query: str, connection: Connection, admin: Connection) -> None:
+    """The connection is dropped, and the server is told that nobody waits any more."""
+    pid = connection.get_server_pid()
+    args = [60] if "$1" in query else []
+    if args:
+        connection.fetchval(query, 0)
+
+    def press() -> None:
+        until(lambda: admin.fetchval(ACTIVE, pid))
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+
+    pressing = threading.Thread(target=press)
+    pressing.start()
+    with pytest.raises(KeyboardInterrupt):
+        connection.fetchval(query, *args)
+    pressing.join()
+    assert connection.is_closed()
+    with pytest.raises(asyncpg.InterfaceError, match="connection is closed"):
+        connection.fetchval("SELECT 1")
+    until(lambda: not admin.fetchval("SELECT count(*) FROM pg_stat_activity WHERE pid = $1", pid))
+
+
+@pytest.mark.parametrize("mode", ["disable", "require"])
+def test_while_it_connects(mode: str, proxy: Callable[..., FaultProxy], opened: Open) -> None:
+    """To a node that says nothing: nothing is left of the attempt."""
+    front = proxy()
+    front.mute()
+
+    def press() -> None:
+        until(lambda: front.open)
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+
+    pressing = threading.Thread(target=press)
+    pressing.start()
+    with pytest.raises(KeyboardInterrupt):
+        opened(front, sslmode=mode)
+    pressing.join()
+    gc.collect()
+    until(lambda: not front.open)
+
+
+def test_in_rows_that_are_being_brought(connection: Connection) -> None:
+    """Of `executemany` and of COPY: asyncpg would swallow it and wait for ever in the first."""
+    connection.execute("CREATE TEMP TABLE t (id int)")
+
+    def rows(count: int) -> Iterator[tuple[int]]:
+        for number in range(count):
+            yield (number,)
+        raise KeyboardInterrupt
+
+    for count in (0, 1, 50_000):
+        with pytest.raises(KeyboardInterrupt):
+            connection.executemany("INSERT INTO t VALUES ($1)", rows(count))
+        assert connection.fetchval("SELECT count(*) FROM t") == 0
+    with pytest.raises(KeyboardInterrupt):
+        connection.copy_records_to_table("t", records=rows(50_000))
+    assert connection.is_closed()
+
+
+def test_in_what_takes_bytes(connection: Connection) -> None:
+    """Who copies out is interrupted while he writes."""
+
+    def write(_: bytes) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        connection.copy_from_query("SELECT generate_series(1, 100000)", output=write)
+    assert connection.is_closed()
+
+
+class Finger:
+    """Presses Ctrl-C at the n-th moment at which the interpreter looks for signals in our code.
+
+    It looks after calls, when it begins a function, and when it jumps back; that is what makes a `with` block over a
+    lock safe, which is not so between any two instructions. What it finds belongs to the instruction before, so nothing
+    is pressed where the next one has another handler.
+    """
+
+    def __init__(self, moment: int) -> None:
+        self.left = moment
+        self._before: dict[FrameType, int] = {}
+
+    def __enter__(self) -> Finger:
+        sys.settrace(self._frame)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        sys.settrace(None)
+        self._before.clear()
+
+    def _frame(self, frame: FrameType, _: str, __: Any) -> Any:
+        if "picopyn/sync" not in frame.f_code.co_filename or frame.f_code.co_name == "__del__":
+            return None
+        frame.f_trace_opcodes = True
+        frame.f_trace_lines = False
+        return self._step
+
+    def _step(self, frame: FrameType, event: str, _: Any) -> Any:
+        if event != "opcode":
+            return self._step
+        before, now = self._before.get(frame), frame.f_lasti
+        self._before[frame] = now
+        if before is None or handler(frame.f_code, before) != handler(frame.f_code, now):
+            return self._step
+        name = dis.opname[frame.f_code.co_code[before]]
+        if name == "RESUME" or "JUMP_BACKWARD" in name or name.startswith("CALL"):
+            self.left -= 1
+            if not self.left:
+                raise KeyboardInterrupt
+        return self._step
+
+
+@functools.cache
+def handler(code: CodeType, offset: int) -> int | None:
+    """Where an instruction's exceptions go."""
+    table: Any = dis._parse_exception_table(code)  # type: ignore[attr-defined]
+    return next((entry.target for entry in table if entry.start <= offset < entry.end), None)
+
+
+def prepared(connection: Connection) -> Any:
+    return connection.fetchval("SELECT $1::int", 5)
+
+
+def not_prepared(connection: Connection) -> Any:
+    return connection.fetchval("SELECT $1::int + 0", 5)
+
+
+def in_a_transaction(connection: Connection) -> Any:
+    with connection.transaction():
+        return connection.fetchval("SELECT $1::int", 5)
+
+
+def many(connection: Connection) -> Any:
+    connection.executemany("SELECT $1::int", [(1,), (2,)])
+    return 5
+
+
+def is_usable(connection: Connection, number: int) -> bool:
+    """Whether it answers, and then rightly; else it is closed."""
+    if connection.is_closed():
+        return False
+    assert connection.fetchval("SELECT $1::int", number) == number
+    return True
+
+
+@pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning")  # it was made, and then not begun
+@pytest.mark.parametrize("call", [prepared, not_prepared, in_a_transaction, many])
+def test_at_any_moment(call: Callable[[Connection], Any], opened: Open, full_size: bool) -> None:
+    """After it the connection answers what it is asked, or refuses; it never has another question's answer."""
+    connection = opened()
+    stride = 1 if full_size or call is prepared else 5
+    moment, interrupted = 1, 0
+    while True:
+        connection.fetchval("SELECT $1::int", 0)
+        try:
+            with Finger(moment):
+                assert call(connection) == 5
+        except KeyboardInterrupt:
+            interrupted += 1
+            moment += stride
+        else:
+            break
+        assert asyncio._get_running_loop() is None
+        if is_usable(connection, moment):
+            assert not connection.is_in_transaction() or call is in_a_transaction
+            if not connection.is_in_transaction():
+                continue
+        connection.terminate()
+        connection = opened()
+    assert interrupted > 20

@@ -1,0 +1,192 @@
+"""Ctrl-C at any moment of a call of the pool: no slot stays lost, and nothing half-read is ever used."""
+
+from __future__ import annotations
+
+import dis
+import gc
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from types import FrameType
+from typing import Any
+
+import pytest
+
+from picopyn.sync import Pool
+from picopyn.testing import PostgresServer
+from tests.sync.conftest import until
+from tests.sync.test_interruptions import handler
+
+#: Where the finger presses: the pool's own code and the engine's, all of which runs in the calling thread.
+ROOMS = ("picopyn/sync/", "picopyn/engine/", "picopyn/routing/slots")
+
+
+@pytest.fixture
+def pool(server: PostgresServer) -> Iterator[Pool]:
+    """Two connections at most."""
+    with Pool(server.dsn, dialect="postgres", ssl="disable", max_size=2, topology_update_interval=None) as pool:
+        yield pool
+
+
+class Finger:
+    """Presses Ctrl-C at the n-th moment at which the interpreter looks for signals in our code; see its sibling."""
+
+    def __init__(self, moment: int) -> None:
+        self.left = moment
+        self._before: dict[FrameType, int] = {}
+
+    def __enter__(self) -> Finger:
+        sys.settrace(self._frame)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        sys.settrace(None)
+        self._before.clear()
+
+    def _frame(self, frame: FrameType, _: str, __: Any) -> Any:
+        code = frame.f_code
+        if not any(room in code.co_filename for room in ROOMS) or code.co_name in ("__del__", "forfeit"):
+            return None
+        frame.f_trace_opcodes = True
+        frame.f_trace_lines = False
+        return self._step
+
+    def _step(self, frame: FrameType, event: str, _: Any) -> Any:
+        if event != "opcode":
+            return self._step
+        before, now = self._before.get(frame), frame.f_lasti
+        self._before[frame] = now
+        if before is None or handler(frame.f_code, before) != handler(frame.f_code, now):
+            return self._step
+        name = dis.opname[frame.f_code.co_code[before]]
+        if name == "RESUME" or "JUMP_BACKWARD" in name or name.startswith("CALL"):
+            self.left -= 1
+            if not self.left:
+                raise KeyboardInterrupt
+        return self._step
+
+
+def routed(pool: Pool) -> Any:
+    return pool.fetchval("SELECT $1::int", 5)
+
+
+def many(pool: Pool) -> Any:
+    pool.executemany("SELECT $1::int", [(1,), (2,)])
+    return 5
+
+
+def held(pool: Pool) -> Any:
+    with pool.acquire() as connection:
+        return connection.fetchval("SELECT $1::int", 5)
+
+
+def in_a_transaction(pool: Pool) -> Any:
+    with pool.transaction() as connection:
+        return connection.fetchval("SELECT $1::int", 5)
+
+
+def nothing_is_lost(pool: Pool) -> None:
+    """Once what the interrupted call has left is collected, every place is free, and answers are right."""
+    gc.collect()
+    until(lambda: (pool.stats().in_use, pool.stats().waiting) == (0, 0))
+    connections = [pool.acquire(timeout=5).take() for _ in range(2)]
+    for number, connection in enumerate(connections):
+        assert connection.fetchval("SELECT $1::int", number) == number
+        connection.release()
+    until(lambda: pool.stats().in_use == 0)
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning")  # it was made, and then not begun
+@pytest.mark.filterwarnings("ignore:.*was never given back to its pool:ResourceWarning")  # rightly said of some
+@pytest.mark.filterwarnings("ignore:unclosed connection:ResourceWarning")
+@pytest.mark.parametrize("call", [routed, many, held, in_a_transaction])
+def test_at_any_moment(call: Callable[[Pool], Any], pool: Pool, full_size: bool) -> None:
+    """Taking, sending, reading, giving back: wherever it is."""
+    moment, interrupted = 1, 0
+    while True:
+        assert call(pool) == 5
+        try:
+            with Finger(moment):
+                assert call(pool) == 5
+        except KeyboardInterrupt:
+            interrupted += 1
+        else:
+            break
+        nothing_is_lost(pool)
+        moment += 1 if full_size or call is routed else 3
+    assert interrupted > 20
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning")
+@pytest.mark.filterwarnings("ignore:.*was never given back to its pool:ResourceWarning")
+def test_while_others_wait_for_what_it_gives_back(pool: Pool, full_size: bool) -> None:
+    """Whoever waits for the connection of an interrupted call gets one all the same."""
+    moment = 1
+    while True:
+        other = pool.acquire().take()
+        mine = pool.acquire().take()
+        answers: list[int] = []
+        waiting = threading.Thread(
+            target=lambda found: found.append(pool.fetchval("SELECT 7", timeout=20)), args=(answers,)
+        )
+        waiting.start()
+        until(lambda: pool.stats().waiting == 1)
+        finished = False
+        try:
+            with Finger(moment):
+                mine.release()
+            finished = True
+        except KeyboardInterrupt:
+            pass
+        del mine
+        gc.collect()
+        waiting.join()
+        assert answers == [7]
+        other.release()
+        nothing_is_lost(pool)
+        if finished:
+            break
+        moment += 1 if full_size else 2
+    assert moment > 5
+
+
+def test_while_it_waits_for_its_turn(pool: Pool) -> None:
+    """It leaves the queue; who comes after it is served."""
+    taken = [pool.acquire().take() for _ in range(2)]
+
+    def press() -> None:
+        until(lambda: pool.stats().waiting == 1)
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+
+    pressing = threading.Thread(target=press)
+    pressing.start()
+    with pytest.raises(KeyboardInterrupt):
+        pool.fetchval("SELECT 1", timeout=60)
+    pressing.join()
+    assert pool.stats().waiting == 0
+    for connection in taken:
+        connection.release()
+    nothing_is_lost(pool)
+
+
+def test_while_it_waits_for_the_server(pool: Pool) -> None:
+    """Its connection is dropped, and its place is free."""
+    pid = pool.fetchval("SELECT pg_backend_pid()")
+
+    def press() -> None:
+        active = (
+            "SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'SELECT pg_sleep(60%' AND wait_event IS NOT NULL"
+        )
+        until(lambda: pool.fetchval(active))
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+
+    pressing = threading.Thread(target=press)
+    pressing.start()
+    with pytest.raises(KeyboardInterrupt):
+        pool.fetchval("SELECT pg_sleep(60)")
+    pressing.join()
+    nothing_is_lost(pool)
+    assert pid

@@ -1,0 +1,121 @@
+"""One pool and many threads; a pool in a place that is not made for it."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import threading
+import time
+import warnings
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+
+from picopyn.errors import ConfigError, UsageError
+from picopyn.sync import Pool
+from picopyn.sync.acquired import AcquiredConnection
+from picopyn.testing import PostgresServer
+from tests.sync.conftest import until
+
+
+def opened(server: PostgresServer, **options: Any) -> Pool:
+    """A pool for a `with` block."""
+    return Pool(server.dsn, **{"dialect": "postgres", "ssl": "disable", **options})
+
+
+@pytest.mark.timeout(120)
+def test_fifty_threads_share_ten_connections_fairly(
+    server: PostgresServer, full_size: bool, measured: Callable[[str, object], None]
+) -> None:
+    """Nobody runs into a timeout, and the slowest has at least half of what the mean has."""
+    with opened(server, min_size=10, max_size=10) as pool:
+        until(lambda: pool.stats().idle == 10)
+        begin = threading.Barrier(51)
+        end = time.monotonic() + 3600
+        counts = [0] * 50
+        errors: list[BaseException] = []
+
+        def work(number: int) -> None:
+            begin.wait()
+            try:
+                while time.monotonic() < end:
+                    pool.fetchval("SELECT $1::int", number)
+                    counts[number] += 1
+            except BaseException as error:
+                errors.append(error)
+
+        threads = [threading.Thread(target=work, args=(number,)) for number in range(50)]
+        for thread in threads:
+            thread.start()
+        end = time.monotonic() + (16 if full_size else 4)
+        begin.wait()
+        for thread in threads:
+            thread.join()
+        assert errors == []
+        mean = sum(counts) / len(counts)
+        measured("calls per thread", mean)
+        measured("slowest thread against the mean", min(counts) / mean)
+        assert min(counts) >= 0.5 * mean
+        assert pool.stats().acquire_timeouts == 0
+
+
+def test_hooks_are_plain_functions(server: PostgresServer) -> None:
+    """A coroutine function would never be awaited: refused at once, each by its name; what gives one, at its call."""
+
+    async def hook(_: object) -> None:
+        raise AssertionError
+
+    class Hook:
+        async def __call__(self, _: object) -> None:
+            raise AssertionError
+
+    for kind in (hook, partial(hook), Hook()):
+        with pytest.raises(ConfigError) as caught:
+            Pool(server.dsn, after_connect=kind, reset=kind)
+        assert [problem.partition(" ")[0] for problem in caught.value.problems] == ["after_connect", "reset"]
+    with pytest.raises(UsageError, match="a hook of a pool of threads is a plain function"):
+        opened(server, after_connect=lambda connection: hook(connection), connect_timeout=1).open()
+
+
+def test_in_a_running_event_loop_it_works_and_warns_once(server: PostgresServer) -> None:
+    """Whoever calls it there learns that his loop stands still."""
+    with opened(server) as pool:
+
+        async def call() -> list[int]:
+            return [pool.fetchval("SELECT 1"), pool.fetchval("SELECT 2")]
+
+        with pytest.warns(RuntimeWarning, match="picopyn.sync is used in a running event loop") as told:
+            assert asyncio.run(call()) == [1, 2]
+        assert len(told) == 1
+        assert told[0].filename == __file__
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            assert asyncio.run(call()) == [1, 2]
+
+
+def test_a_forgotten_connection_is_told_and_goes_back(server: PostgresServer) -> None:
+    """Also one whose borrower was collected on a thread that was just about to use the same accounts."""
+    with opened(server, min_size=1, max_size=1) as pool:
+        held = [pool.acquire().take()]
+        pid = held[0].get_server_pid()
+        with pytest.warns(ResourceWarning, match="was never given back"):  # noqa: PT031
+            held.clear()
+            gc.collect()
+        until(lambda: (pool.stats().idle, pool.stats().in_use) == (1, 0))
+        assert pool.fetchval("SELECT pg_backend_pid()") == pid
+
+
+def test_listeners_get_the_held_connection(server: PostgresServer) -> None:
+    """Until it is given back; the next borrower hears nothing."""
+    heard: list[tuple[Any, str]] = []
+    with opened(server, min_size=1, max_size=1) as pool:
+        with pool.acquire() as connection:
+            connection.add_listener("news", lambda c, _, __, payload: heard.append((c, payload)))
+            connection.execute("NOTIFY news, 'one'")
+            assert heard == [(connection, "one")]
+            assert isinstance(heard[0][0], AcquiredConnection)
+        with pool.acquire() as other:
+            other.execute("NOTIFY news, 'two'")
+        assert len(heard) == 1

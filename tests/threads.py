@@ -1,0 +1,198 @@
+"""The pool of threads behind the names of the asynchronous one, so that the same test bodies run over both.
+
+Every call is made in a thread of its own and awaited. Nothing is added: arguments, results and errors pass through.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import inspect
+from collections.abc import Callable, Generator
+from concurrent.futures import ThreadPoolExecutor
+from types import TracebackType
+from typing import Any
+
+from picopyn import sync
+
+#: Names of the two facades, for `pytest.mark.parametrize("facade", FACADES, indirect=True)`.
+FACADES = ("asynchronous", "sync")
+
+#: What neither facade waits for.
+_AT_ONCE = {
+    "stats",
+    "terminate",
+    "update_topology_interval",
+    "is_closed",
+    "is_in_transaction",
+    "is_released",
+    "release",
+    "get_server_pid",
+    "get_server_version",
+    "get_settings",
+    "get_reset_query",
+    "get_name",
+    "get_query",
+    "get_statusmsg",
+    "get_parameters",
+    "get_attributes",
+    "query_logger",
+    *(f"{verb}_{what}" for verb in ("add", "remove") for what in ("log_listener", "termination_listener")),
+    *(f"{verb}_query_logger" for verb in ("add", "remove")),
+}
+
+_END = object()
+
+
+class _Threads:
+    """Makes calls, each in a thread; as many at the same time as a test may want."""
+
+    def __init__(self) -> None:
+        self._executor = ThreadPoolExecutor(256, "test caller")
+
+    async def call(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(
+            self._executor, lambda: contextvars.copy_context().run(function, *args, **kwargs)
+        )
+
+
+class _Awaited:
+    """Something that blocks, with methods that are awaited."""
+
+    def __init__(self, threads: _Threads, inner: Any) -> None:
+        self._threads = threads
+        self._inner = inner
+
+    def __getattr__(self, name: str) -> Any:
+        attribute = getattr(self._inner, name)
+        if not callable(attribute) or name in _AT_ONCE:
+            return attribute
+
+        async def call(*args: Any, **kwargs: Any) -> Any:
+            return await self._threads.call(attribute, *args, **kwargs)
+
+        return call
+
+
+class _Block(_Awaited):
+    """What is used with `async with`, or awaited."""
+
+    def __await__(self) -> Generator[Any, None, Any]:
+        return self._take().__await__()
+
+    async def _take(self) -> Any:
+        return _Connection(self._threads, await self._threads.call(self._inner.take))
+
+    async def __aenter__(self) -> Any:
+        return _Connection(self._threads, await self._threads.call(self._inner.__enter__))
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._threads.call(self._inner.__exit__, kind, error, trace)
+
+
+class _Transaction(_Awaited):
+    """A transaction, awaited."""
+
+    async def __aenter__(self) -> Any:
+        return await self._threads.call(self._inner.__enter__)
+
+    async def __aexit__(self, *how: Any) -> None:
+        await self._threads.call(self._inner.__exit__, *how)
+
+
+class _Cursor(_Awaited):
+    """A cursor, awaited or iterated over."""
+
+    def __await__(self) -> Generator[Any, None, Any]:
+        return self._opened().__await__()
+
+    async def _opened(self) -> _Cursor:
+        iter(self._inner)  # refuses where there is none; the cursor is opened by its first use
+        return self
+
+    def __aiter__(self) -> _Rows:
+        return _Rows(self._threads, iter(self._inner))
+
+
+class _Rows(_Awaited):
+    """The rows of a cursor."""
+
+    def __aiter__(self) -> _Rows:
+        return self
+
+    async def __anext__(self) -> Any:
+        row = await self._threads.call(next, self._inner, _END)
+        if row is _END:
+            raise StopAsyncIteration
+        return row
+
+
+class _Statement(_Awaited):
+    """A prepared statement, awaited."""
+
+    def cursor(self, *args: Any, **options: Any) -> _Cursor:
+        return _Cursor(self._threads, self._inner.cursor(*args, **options))
+
+
+class _Connection(_Awaited):
+    """A connection on loan, awaited."""
+
+    def __repr__(self) -> str:
+        return repr(self._inner)
+
+    def __eq__(self, other: object) -> bool:
+        """Callbacks get the connection itself."""
+        return self._inner is getattr(other, "_inner", other)
+
+    def __hash__(self) -> int:
+        return hash(self._inner)
+
+    def transaction(self, **options: Any) -> _Transaction:
+        return _Transaction(self._threads, self._inner.transaction(**options))
+
+    def cursor(self, query: str, *args: Any, **options: Any) -> _Cursor:
+        return _Cursor(self._threads, self._inner.cursor(query, *args, **options))
+
+    async def prepare(self, *args: Any, **options: Any) -> _Statement:
+        return _Statement(self._threads, await self._threads.call(self._inner.prepare, *args, **options))
+
+
+def _plain(threads: _Threads, hook: Callable[..., Any]) -> Callable[[Any], Any]:
+    """A hook for threads out of one that is awaited: it runs in an event loop of its own."""
+    return lambda connection: asyncio.run(hook(_Connection(threads, connection)))
+
+
+class Pool(_Awaited):
+    """`picopyn.sync.Pool`, awaited."""
+
+    def __init__(self, dsn: str | None = None, **options: Any) -> None:
+        threads = _Threads()
+        for name in ("after_connect", "init", "reset"):
+            if inspect.iscoroutinefunction(options.get(name)):
+                options[name] = _plain(threads, options[name])
+        super().__init__(threads, sync.Pool(dsn, **options))
+
+    async def open(self) -> Pool:
+        await self._threads.call(self._inner.open)
+        return self
+
+    async def close(self, grace: float = 10.0) -> None:
+        await self._threads.call(self._inner.close, grace)
+
+    async def __aenter__(self) -> Pool:
+        return await self.open()
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    def acquire(self, **options: Any) -> _Block:
+        return _Block(self._threads, self._inner.acquire(**options))
+
+    def transaction(self, **options: Any) -> _Block:
+        return _Block(self._threads, self._inner.transaction(**options))
+
+    async def release(self, connection: Any) -> None:
+        await self._threads.call(self._inner.release, getattr(connection, "_inner", connection))

@@ -24,7 +24,7 @@ demo: $(READY)  ## a cluster on this machine, and what the driver does with it
 	@$(BIN)/picopyn demo $(ARGS)
 
 test: $(READY)  ## all tests (ARGS="-k name" for some)
-	$(BIN)/python -m pytest -n 4 --dist worksteal $(ARGS)
+	$(BIN)/python -m pytest -n 4 $(ARGS)
 
 lint: $(READY)  ## style and form
 	$(BIN)/ruff check .

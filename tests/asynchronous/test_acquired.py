@@ -580,7 +580,6 @@ async def test_one_call_at_a_time(pool: Pool) -> None:
         assert await connection.fetchval("SELECT 2") == 2
 
 
-@pytest.mark.parametrize("facade", FACADES, indirect=True)
 async def test_a_connection_given_back_during_a_call_goes_back_when_it_ends(pool: Pool) -> None:
     """The call of the other task is not damaged, and nobody gets a busy session."""
     connection = await pool.acquire()

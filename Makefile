@@ -23,9 +23,8 @@ help:  ## what there is
 demo: $(READY)  ## a cluster on this machine, and what the driver does with it
 	@$(BIN)/picopyn demo $(ARGS)
 
-# Four at a time, for most tests wait for something. What failed beside others is run once more, alone: that decides.
 test: $(READY)  ## all tests (ARGS="-k name" for some)
-	$(BIN)/python -m pytest -n 4 $(ARGS) || $(BIN)/python -m pytest --last-failed --last-failed-no-failures none $(ARGS)
+	$(BIN)/python -m pytest -n 4 $(ARGS)
 
 lint: $(READY)  ## style and form
 	$(BIN)/ruff check .

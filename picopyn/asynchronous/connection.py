@@ -1,7 +1,8 @@
 """One connection to one node: asyncpg's connection, with notices that arrive in time.
 
-What leans on asyncpg's internals stands in this file, guarded by `tests/asynchronous/test_connection.py`: the hook for
-server messages, the statement cache, the closing of outdated statements, the count of requests, the look-up of types.
+What this file leans on in asyncpg is guarded by `tests/asynchronous/test_connection.py`: the hook for server messages,
+the statement cache, the closing of outdated statements, the count of requests, the look-up of types. The classes that
+it is made of (`copying`, `lendable`, `short_way`) say for themselves what they lean on.
 """
 
 from __future__ import annotations
@@ -23,11 +24,12 @@ _NOT_ASKED = SimpleNamespace(name="-")
 class Connection(CopyingConnection):
     """A connection with asyncpg's whole surface: `fetch`, `fetchrow`, `fetchval`, `execute`, `prepare`, `close`, ….
 
-    Four things differ. A notice is delivered to `on_notice` synchronously, before the request that caused it completes
-    (asyncpg schedules its log listeners for later, which would be too late for statement metadata).
-    `forget_statements` makes every statement be prepared again. A call's `timeout` covers all of it: before a call,
-    asyncpg closes the statements that have left its cache, and waits for the server without any limit. And no query is
-    sent about arrays of built-in types, nor any at all to a server that has no catalogue of types.
+    Besides what its base classes change, four things differ. A notice is delivered to `on_notice` synchronously,
+    before the request that caused it completes (asyncpg schedules its log listeners for later, which would be too
+    late for statement metadata). `forget_statements` makes every statement be prepared again. A call's `timeout`
+    covers all of it: before a call, asyncpg closes the statements that have left its cache, and waits for the
+    server without any limit. And no query is sent about arrays of built-in types, nor any at all to a server that
+    has no catalogue of types.
 
     Attributes:
         on_notice: Called with the text of every notice of the server, or None.

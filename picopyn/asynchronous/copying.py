@@ -14,8 +14,6 @@ import asyncio
 import os
 from typing import Any
 
-from asyncpg.protocol import NO_TIMEOUT
-
 from picopyn.asynchronous.lendable import LendableConnection
 from picopyn.engine.failures import mark_as_callers
 
@@ -27,8 +25,7 @@ class CopyingConnection(LendableConnection):
 
     async def copy_records_to_table(self, table_name: str, *, timeout: float | None = None, **options: Any) -> Any:
         """See asyncpg."""
-        async with asyncio.timeout(self._limit_of(timeout)):
-            return await super().copy_records_to_table(table_name, timeout=timeout, **options)
+        return await self._all_within(timeout, super().copy_records_to_table, table_name, **options)
 
     async def _copy_in(self, copy_stmt: str, source: Any, timeout: float | None) -> Any:
         async with asyncio.timeout(self._limit_of(timeout)):
@@ -49,13 +46,6 @@ class CopyingConnection(LendableConnection):
         finally:
             if file is not None:
                 file.close()
-
-    def _limit_of(self, timeout: float | None) -> float | None:
-        """Seconds that a call may take, by its own limit or the connection's."""
-        if self._protocol is None or timeout is NO_TIMEOUT:
-            return None
-        limit: float | None = self._protocol._get_timeout(timeout)
-        return limit
 
 
 class _Sink:

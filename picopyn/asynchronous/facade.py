@@ -163,30 +163,11 @@ class PoolFacade(Generic[L]):
         self._control, self._journal = household.control, household.journal
         self._cluster, self._executor = household.cluster, household.executor
 
-    def _request(
-        self,
-        method: str,
-        query: str,
-        args: tuple[Any, ...],
-        timeout: float | None,
-        role: str | None,
-        idempotent: bool | None,
-    ) -> Request:
-        """A call, if the pool may be used here."""
-        raise NotImplementedError
-
-    def _request_of_rows(
-        self,
-        query: str,
-        args: Iterable[Sequence[Any]],
-        timeout: float | None,
-        role: str | None,
-        idempotent: bool | None,
-    ) -> Request:
+    def _rows(self, args: Iterable[Sequence[Any]]) -> tuple[str, tuple[Any, ...]]:
+        """The method that executes rows of arguments here, and its one argument."""
         self._check_open()  # before the rows are taken
         rows = args if isinstance(args, list | tuple) else list(args)
-        method = EXECUTEMANY if self._is_atomic else EXECUTEMANY_FRESHLY
-        return self._request(method, query, (rows,), timeout, role, idempotent)
+        return EXECUTEMANY if self._is_atomic else EXECUTEMANY_FRESHLY, (rows,)
 
     def _limit(self, request: Request, timeout: float | None) -> None:
         """Give a call its limit: the caller's own, else the pool's `command_timeout`, which there is."""

@@ -241,7 +241,8 @@ class Pool(PoolFacade[Lifecycle]):
             OutcomeUnknown: Some rows may have taken effect.
             Exception: As for `execute`.
         """
-        request = self._request_of_rows(query, args, timeout, role, idempotent)
+        method, rows = self._rows(args)
+        request = self._request(method, query, rows, timeout, role, idempotent)
         await self._executor.run(request)
 
     def acquire(

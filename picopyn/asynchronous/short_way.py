@@ -1,7 +1,7 @@
 """A short way to statements that are prepared already: from the call straight to asyncpg's protocol.
 
 Between `fetch` and the protocol asyncpg makes four coroutines, a closure and a guard for each call, about 3 µs
-(`docs/performance.md`). What they do for a statement that lies in the connection's cache fits in a few lines here;
+(`docs/adr/0002`). What they do for a statement that lies in the connection's cache fits in a few lines here;
 everything else goes asyncpg's way: a first use, a `record_class`, a query logger, a connection that is closed.
 
 It leans on asyncpg's internals: the statement cache, `bind_execute`, and which errors make it prepare again.
@@ -16,11 +16,12 @@ from typing import Any, TypeVar
 
 import asyncpg
 from asyncpg.exceptions import InvalidCachedStatementError, OutdatedSchemaCacheError
+from asyncpg.protocol import NO_TIMEOUT
 
 T = TypeVar("T")
 
 #: The server, or asyncpg, says that what is known of a statement is outdated.
-_OUTDATED = (InvalidCachedStatementError, OutdatedSchemaCacheError)
+OUTDATED = (InvalidCachedStatementError, OutdatedSchemaCacheError)
 
 
 class ShortWayConnection(asyncpg.Connection):
@@ -38,7 +39,7 @@ class ShortWayConnection(asyncpg.Connection):
         began = 0.0 if timeout is None else self._loop.time()
         try:
             return await self._protocol.bind_execute(known, args, "", 0, False, timeout)
-        except _OUTDATED as error:
+        except OUTDATED as error:
             await self._renew(error)
         return await self._all_within(self._rest(timeout, began), super().fetch, query, *args)
 
@@ -50,7 +51,7 @@ class ShortWayConnection(asyncpg.Connection):
         began = 0.0 if timeout is None else self._loop.time()
         try:
             rows = await self._protocol.bind_execute(known, args, "", 1, False, timeout)
-        except _OUTDATED as error:
+        except OUTDATED as error:
             await self._renew(error)
         else:
             return rows[0] if rows else None
@@ -64,7 +65,7 @@ class ShortWayConnection(asyncpg.Connection):
         began = 0.0 if timeout is None else self._loop.time()
         try:
             result = await self._protocol.bind_execute(known, args, "", 0, True, timeout)
-        except _OUTDATED as error:
+        except OUTDATED as error:
             await self._renew(error)
         else:
             return str(result[1].decode())
@@ -81,10 +82,15 @@ class ShortWayConnection(asyncpg.Connection):
 
     async def _all_within(self, timeout: float | None, call: Callable[..., Awaitable[T]], *args: Any, **kw: Any) -> T:
         """A call asyncpg's way, which may be several requests: each of them would get all of the time."""
-        if timeout is None or self._aborted:
+        async with asyncio.timeout(self._limit_of(timeout)):
             return await call(*args, timeout=timeout, **kw)
-        async with asyncio.timeout(self._protocol._get_timeout(timeout)):
-            return await call(*args, timeout=timeout, **kw)
+
+    def _limit_of(self, timeout: Any) -> float | None:
+        """Seconds that a call may take, by its own limit or the connection's."""
+        if self._protocol is None or timeout is NO_TIMEOUT:
+            return None
+        limit: float | None = self._protocol._get_timeout(timeout)
+        return limit
 
     def _rest(self, timeout: float | None, began: float) -> float | None:
         return None if timeout is None else max(timeout - (self._loop.time() - began), 0.001)

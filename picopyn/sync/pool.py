@@ -243,7 +243,8 @@ class Pool(PoolFacade[Lifecycle]):
             OutcomeUnknown: Some rows may have taken effect.
             Exception: As for `execute`.
         """
-        call(self._executor, self._request_of_rows(query, args, timeout, role, idempotent))
+        method, rows = self._rows(args)
+        call(self._executor, self._request(method, query, rows, timeout, role, idempotent))
 
     def acquire(
         self,

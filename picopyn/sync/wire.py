@@ -24,6 +24,7 @@ from asyncpg.protocol import NO_TIMEOUT
 
 from picopyn.asynchronous.background import unlamented
 from picopyn.asynchronous.connection import Connection, NamelessConnection
+from picopyn.asynchronous.short_way import OUTDATED
 from picopyn.errors import UsageError
 from picopyn.sync.caller_loop import CallerLoop
 from picopyn.sync.cancel_request import CancelRequest
@@ -148,13 +149,8 @@ class Wire(Connection):
             return self.run(self._request(query, args, limit, timeout, record_class, with_status))
         try:
             return self.bind_execute(statement, args, limit, timeout, with_status)
-        except exceptions.OutdatedSchemaCacheError:
-            self.run(self.reload_schema_state())
-            raise
-        except exceptions.InvalidCachedStatementError:
-            self._drop_global_statement_cache()
-            if self.is_in_transaction():
-                raise
+        except OUTDATED as error:
+            self.run(self._renew(error))
         return self.run(self._request(query, args, limit, timeout, record_class, with_status))
 
     def bind_execute(

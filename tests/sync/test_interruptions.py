@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import dis
-import functools
 import gc
 import signal
-import sys
 import threading
 from collections.abc import Callable, Iterator
-from types import CodeType, FrameType
 from typing import Any
 
 import asyncpg
@@ -19,6 +15,10 @@ import pytest
 from picopyn.sync import Connection
 from picopyn.testing import FaultProxy
 from tests.sync.conftest import Open, until
+from tests.sync.finger import Finger
+
+#: Where the finger presses.
+ROOMS = ("picopyn/sync",)
 
 ACTIVE = "SELECT count(*) FROM pg_stat_activity WHERE pid = $1 AND state = 'active' AND wait_event IS NOT NULL"
 
@@ -94,55 +94,6 @@ def test_in_what_takes_bytes(connection: Connection) -> None:
     assert connection.is_closed()
 
 
-class Finger:
-    """Presses Ctrl-C at the n-th moment at which the interpreter looks for signals in our code.
-
-    It looks after calls, when it begins a function, and when it jumps back; that is what makes a `with` block over a
-    lock safe, which is not so between any two instructions. What it finds belongs to the instruction before, so nothing
-    is pressed where the next one has another handler.
-    """
-
-    def __init__(self, moment: int) -> None:
-        self.left = moment
-        self._before: dict[FrameType, int] = {}
-
-    def __enter__(self) -> Finger:
-        sys.settrace(self._frame)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        sys.settrace(None)
-        self._before.clear()
-
-    def _frame(self, frame: FrameType, _: str, __: Any) -> Any:
-        if "picopyn/sync" not in frame.f_code.co_filename or frame.f_code.co_name == "__del__":
-            return None
-        frame.f_trace_opcodes = True
-        frame.f_trace_lines = False
-        return self._step
-
-    def _step(self, frame: FrameType, event: str, _: Any) -> Any:
-        if event != "opcode":
-            return self._step
-        before, now = self._before.get(frame), frame.f_lasti
-        self._before[frame] = now
-        if before is None or handler(frame.f_code, before) != handler(frame.f_code, now):
-            return self._step
-        name = dis.opname[frame.f_code.co_code[before]]
-        if name == "RESUME" or "JUMP_BACKWARD" in name or name.startswith("CALL"):
-            self.left -= 1
-            if not self.left:
-                raise KeyboardInterrupt
-        return self._step
-
-
-@functools.cache
-def handler(code: CodeType, offset: int) -> int | None:
-    """Where an instruction's exceptions go."""
-    table: Any = dis._parse_exception_table(code)  # type: ignore[attr-defined]
-    return next((entry.target for entry in table if entry.start <= offset < entry.end), None)
-
-
 def prepared(connection: Connection) -> Any:
     return connection.fetchval("SELECT $1::int", 5)
 
@@ -179,7 +130,7 @@ def test_at_any_moment(call: Callable[[Connection], Any], opened: Open, full_siz
     while True:
         connection.fetchval("SELECT $1::int", 0)
         try:
-            with Finger(moment):
+            with Finger(moment, ROOMS):
                 assert call(connection) == 5
         except KeyboardInterrupt:
             interrupted += 1

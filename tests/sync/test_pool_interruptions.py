@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import dis
 import gc
 import signal
-import sys
 import threading
 from collections.abc import Callable, Iterator
-from types import FrameType
 from typing import Any
 
 import pytest
@@ -16,10 +13,11 @@ import pytest
 from picopyn.sync import Pool
 from picopyn.testing import PostgresServer
 from tests.sync.conftest import until
-from tests.sync.test_interruptions import handler
+from tests.sync.finger import Finger
 
 #: Where the finger presses: the pool's own code and the engine's, all of which runs in the calling thread.
 ROOMS = ("picopyn/sync/", "picopyn/engine/", "picopyn/routing/slots")
+SPARED = ("__del__", "forfeit")
 
 
 @pytest.fixture
@@ -27,44 +25,6 @@ def pool(server: PostgresServer) -> Iterator[Pool]:
     """Two connections at most."""
     with Pool(server.dsn, dialect="postgres", ssl="disable", max_size=2, topology_update_interval=None) as pool:
         yield pool
-
-
-class Finger:
-    """Presses Ctrl-C at the n-th moment at which the interpreter looks for signals in our code; see its sibling."""
-
-    def __init__(self, moment: int) -> None:
-        self.left = moment
-        self._before: dict[FrameType, int] = {}
-
-    def __enter__(self) -> Finger:
-        sys.settrace(self._frame)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        sys.settrace(None)
-        self._before.clear()
-
-    def _frame(self, frame: FrameType, _: str, __: Any) -> Any:
-        code = frame.f_code
-        if not any(room in code.co_filename for room in ROOMS) or code.co_name in ("__del__", "forfeit"):
-            return None
-        frame.f_trace_opcodes = True
-        frame.f_trace_lines = False
-        return self._step
-
-    def _step(self, frame: FrameType, event: str, _: Any) -> Any:
-        if event != "opcode":
-            return self._step
-        before, now = self._before.get(frame), frame.f_lasti
-        self._before[frame] = now
-        if before is None or handler(frame.f_code, before) != handler(frame.f_code, now):
-            return self._step
-        name = dis.opname[frame.f_code.co_code[before]]
-        if name == "RESUME" or "JUMP_BACKWARD" in name or name.startswith("CALL"):
-            self.left -= 1
-            if not self.left:
-                raise KeyboardInterrupt
-        return self._step
 
 
 def routed(pool: Pool) -> Any:
@@ -108,7 +68,7 @@ def test_at_any_moment(call: Callable[[Pool], Any], pool: Pool, full_size: bool)
     while True:
         assert call(pool) == 5
         try:
-            with Finger(moment):
+            with Finger(moment, ROOMS, SPARED):
                 assert call(pool) == 5
         except KeyboardInterrupt:
             interrupted += 1
@@ -136,7 +96,7 @@ def test_while_others_wait_for_what_it_gives_back(pool: Pool, full_size: bool) -
         until(lambda: pool.stats().waiting == 1)
         finished = False
         try:
-            with Finger(moment):
+            with Finger(moment, ROOMS, SPARED):
                 mine.release()
             finished = True
         except KeyboardInterrupt:

@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from picopyn.asynchronous.lendable import LendableConnection
@@ -33,10 +35,13 @@ class CopyingConnection(LendableConnection):
 
     async def _copy_out(self, copy_stmt: str, output: Any, timeout: float | None) -> Any:
         path = isinstance(output, str | bytes | os.PathLike)
-        file: Any = await self._loop.run_in_executor(None, open, output, "wb") if path else None
-        sink = _Sink(output if file is None else file)
+        target: Any = await self._loop.run_in_executor(None, open, output, "wb") if path else output
+        sink = _Sink(target)
         try:
-            return await super()._copy_out(copy_stmt, sink, timeout)
+            status = await super()._copy_out(copy_stmt, sink, timeout)
+            if path:
+                await sink.do(target.close)
+            return status
         except BaseException as error:
             if self._protocol is not None and self._protocol._is_cancelling():
                 self.terminate()
@@ -44,8 +49,9 @@ class CopyingConnection(LendableConnection):
                 raise
             raise sink.failure from (None if error is sink.failure else error)
         finally:
-            if file is not None:
-                file.close()
+            if path:
+                with suppress(OSError):  # another error is told already
+                    target.close()
 
 
 class _Sink:
@@ -66,11 +72,22 @@ class _Sink:
             raise TypeError(f"output is a path, a file or a coroutine function, not {type(output).__name__}")
 
     async def __call__(self, data: bytes) -> None:
-        try:
-            if self._write is None:
+        """Take some of the bytes."""
+        if self._write is not None:
+            await self.do(self._write, data)
+        else:
+            with self._noting():
                 await self._output(data)
-            else:
-                await asyncio.get_running_loop().run_in_executor(None, self._write, data)
+
+    async def do(self, call: Callable[..., Any], *args: Any) -> None:
+        """Do something with the file, in a thread; what was written may fail as late as when it is closed."""
+        with self._noting():
+            await asyncio.get_running_loop().run_in_executor(None, call, *args)
+
+    @contextmanager
+    def _noting(self) -> Iterator[None]:
+        try:
+            yield
         except Exception as error:
             mark_as_callers(error)
             self.failure = error

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable
+from inspect import iscoroutinefunction
 from pathlib import Path
 from typing import Any
+
+from picopyn.engine.failures import mark_as_callers
 
 
 class Sink:
@@ -15,17 +17,25 @@ class Sink:
     asyncpg 0.32 waits for ever after a sink that fails when the server has answered everything already.
 
     Args:
-        write: Where the bytes go.
-        give_up: Called once when that has failed.
+        output: A path, a file, or a function that gets the bytes.
+        give_up: Called once when writing has failed.
 
     Attributes:
         failure: What went wrong, or None.
+
+    Raises:
+        TypeError: The output is none of these, or a coroutine function: nobody would await it.
+        OSError: The file cannot be opened.
     """
 
-    def __init__(self, write: Callable[[bytes], Any], give_up: Callable[[], None]) -> None:
-        self._write = write
+    def __init__(self, output: Any, give_up: Callable[[], None]) -> None:
+        path = isinstance(output, str | os.PathLike)
+        self._file = Path(output).open("wb") if path else None  # noqa: SIM115 - closed by `close`
+        self._write: Callable[[bytes], Any] = getattr(output if self._file is None else self._file, "write", output)
         self._give_up = give_up
         self.failure: Exception | None = None
+        if not callable(self._write) or iscoroutinefunction(self._write):
+            raise TypeError(f"output is a path, a file or a function that gets bytes, not {type(output).__name__}")
 
     async def __call__(self, chunk: bytes) -> None:
         """Take some of the bytes."""
@@ -34,26 +44,21 @@ class Sink:
         try:
             self._write(chunk)
         except Exception as error:
-            self.failure = error
+            self._note(error)
             self._give_up()
 
+    def close(self) -> None:
+        """Close the file that was opened here; its last bytes may fail as late as that."""
+        try:
+            if self._file is not None:
+                self._file.close()
+        except OSError as error:
+            self._note(error)
 
-@contextmanager
-def writing(output: Any) -> Iterator[Callable[[bytes], Any]]:
-    """What writes to a path, to a file, or is a function that gets the bytes.
-
-    Raises:
-        TypeError: It is none of these.
-    """
-    if isinstance(output, str | os.PathLike):
-        with Path(output).open("wb") as file:
-            yield file.write
-    elif hasattr(output, "write"):
-        yield output.write
-    elif callable(output):
-        yield output
-    else:
-        raise TypeError(f"output is a path, a file or a function that gets bytes, not {type(output).__name__}")
+    def _note(self, error: Exception) -> None:
+        if self.failure is None:
+            mark_as_callers(error)
+            self.failure = error
 
 
 def source(given: Any) -> Any:

@@ -28,7 +28,7 @@ from picopyn.asynchronous.short_way import OUTDATED
 from picopyn.errors import UsageError
 from picopyn.sync.caller_loop import CallerLoop
 from picopyn.sync.cancel_request import CancelRequest
-from picopyn.sync.copying import Sink, writing
+from picopyn.sync.copying import Sink
 from picopyn.sync.stream import Stream
 
 T = TypeVar("T")
@@ -107,13 +107,14 @@ class Wire(Connection):
             **kw: Arguments as well.
         """
         status = ""
-        with writing(output) as write:
-            sink = Sink(write, self._tell)
-            try:
-                status = self.run(call(*args, output=sink, timeout=timeout, **kw))
-            except asyncpg.QueryCanceledError:
-                if sink.failure is None:
-                    raise
+        sink = Sink(output, self._tell)
+        try:
+            status = self.run(call(*args, output=sink, timeout=timeout, **kw))
+        except asyncpg.QueryCanceledError:
+            if sink.failure is None:
+                raise
+        finally:
+            sink.close()
         if sink.failure is not None:
             self.run(self._told())
             raise sink.failure

@@ -11,6 +11,7 @@ import pytest
 from picopyn.errors import CallTimeout, ConnectionLost, PicopynError
 from picopyn.testing import FaultProxy, PostgresServer
 from tests.postgres.conftest import OpenPool
+from tests.threads import FACADES
 
 #: Much more than sockets and buffers between two processes hold.
 MUCH = 64 * 2**20
@@ -94,21 +95,29 @@ class Full:
         raise OSError(28, "No space left on device")
 
 
-async def late(data: bytes) -> None:
-    raise TimeoutError("the sink's own")
+class Late:
+    """A file on a disk that does not answer."""
+
+    def write(self, data: bytes) -> None:
+        raise TimeoutError("the sink's own")
 
 
+@pytest.mark.parametrize("facade", FACADES, indirect=True)
+@pytest.mark.parametrize("rows", [1, 300_000])
 @pytest.mark.parametrize(
-    ("output", "error"), [(Full(), "No space left"), ("/dev/full", "No space left"), (late, "the sink's own")]
+    ("output", "error"), [(Full(), "No space left"), ("/dev/full", "No space left"), (Late(), "the sink's own")]
 )
 async def test_an_error_of_the_sink_is_told_as_it_is(
-    postgres: PostgresServer, open_pool: OpenPool, output: Any, error: str
+    postgres: PostgresServer, open_pool: OpenPool, output: Any, error: str, rows: int
 ) -> None:
-    """Whatever type it has: no word of a lost connection, no node in doubt, nothing that may have taken effect."""
+    """Whatever type it has: no word of a lost connection, no node in doubt, nothing that may have taken effect.
+
+    Of one row a file learns as late as when it is closed.
+    """
     pool = await open_pool(postgres.dsn, max_size=1, dialect="postgres")
     async with pool.acquire() as connection:
         with pytest.raises(OSError, match=error) as caught:
-            await connection.copy_from_query("SELECT * FROM generate_series(1, 300000)", output=output)
+            await connection.copy_from_query("SELECT * FROM generate_series(1, $1::int)", rows, output=output)
     assert not isinstance(caught.value, PicopynError)
     assert await pool.fetchval("SELECT 1") == 1
     stats = pool.stats()

@@ -199,6 +199,17 @@ def test_copy_out_and_in(connection: Connection, tmp_path: Path) -> None:
     assert connection.fetchval("SELECT count(*) FROM t") == 23
 
 
+def test_nothing_is_copied_to_what_nobody_would_await(connection: Connection) -> None:
+    """A coroutine function is what the asynchronous connection takes."""
+
+    async def sink(chunk: bytes) -> None:
+        """Never called."""
+
+    with pytest.raises(TypeError, match="function that gets bytes"):
+        connection.copy_from_query("SELECT 1", output=sink)
+    assert connection.fetchval("SELECT 1") == 1
+
+
 def test_notifications_and_notices(connection: Connection, admin: Connection) -> None:
     """They arrive with the next answer, or when somebody waits for them; callbacks get this connection."""
     heard: list[Any] = []

@@ -15,6 +15,9 @@ from picopyn.errors import Fault
 #: Turns one argument into the bytes that the server hashes; None when they cannot be computed.
 Encoder = Callable[[Any], bytes | None]
 
+#: The arguments of a call → the bucket of its key, or None when it cannot be computed.
+KeyFunction = Callable[[Sequence[Any]], int | None]
+
 
 class Purpose(Enum):
     """What a connection is opened for; also the flavour under which a node pool keeps it."""
@@ -81,6 +84,17 @@ class KeyHash(Protocol):
 
     def bucket(self, encoded: bytes, bucket_count: int) -> int:
         """Bucket (1 … bucket_count) of the concatenated parts."""
+        ...
+
+    def fast_key(self, oid: int, position: int, bucket_count: int, otherwise: KeyFunction) -> KeyFunction:
+        """One function for a key of one part, for types where that is worth it: called with every statement.
+
+        Args:
+            oid: Type OID.
+            position: Where the key stands among the arguments.
+            bucket_count: Number of buckets.
+            otherwise: The same from `encoder` and `bucket`: for rare values, and for other types.
+        """
         ...
 
 

@@ -16,7 +16,7 @@ from picopyn.engine.request import MANY, Request
 from picopyn.engine.route_table import CompiledRoute, RouteTable
 from picopyn.errors import PoolClosed
 from picopyn.query_metadata import PreparedStatementMetadata
-from picopyn.routing.plan import Plan, Role, Wait
+from picopyn.routing.plan import Plan, Planner, Role, Wait
 from picopyn.routing.route import RouteKind
 
 #: Stands for the number of calls until the next check of a route while that number is being found out.
@@ -59,10 +59,21 @@ class CallRouter:
         counts: Reason → calls.
 
     Attributes:
-        closed: The pool closes: calls are refused.
+        closed: The pool closes: calls are refused; see `refuse`.
     """
 
-    __slots__ = ("_cluster", "_compiled", "_counts", "_dialect", "_learner", "_routes", "_sharded", "closed")
+    __slots__ = (
+        "_cluster",
+        "_compiled",
+        "_counts",
+        "_dialect",
+        "_doubted",
+        "_learner",
+        "_linked_to",
+        "_routes",
+        "_sharded",
+        "closed",
+    )
 
     def __init__(
         self,
@@ -80,6 +91,13 @@ class CallRouter:
         self._learner = learner
         self._dialect = dialect
         self._sharded = Capability.SHARDED in dialect.capabilities
+        self._doubted = cluster.health.doubted
+        self._linked_to: Planner | None = None
+
+    def refuse(self) -> None:
+        """Refuse every call from now on."""
+        self.closed = True
+        self._compiled = {}  # so a call that is not refused does not have to ask
 
     def plan(self, request: Request) -> Plan:
         """Plan a call; the request keeps the plan, and the route it was made from.
@@ -87,24 +105,46 @@ class CallRouter:
         Raises:
             PoolClosed: The pool is closed.
         """
+        route = self._compiled.get(request.query)
+        if route is not None and self._linked_to is self._cluster.planner and not self._doubted:
+            plans = route.plans
+            if plans is not None and request.method not in MANY:
+                bucket = route.bucket(request.args)
+                found = None if bucket is None else plans[bucket]
+                if found is not None:
+                    request.route = route
+                    request.plan = found
+                    return found
+        request.plan = plan = self._plan_slowly(request)
+        return plan
+
+    def _plan_slowly(self, request: Request) -> Plan:
+        """Plan a call that needs more than a look-up; the next call of its text may not."""
         if self.closed:
             raise PoolClosed("the pool is closed")
+        planner = self._cluster.planner
         if request.method in MANY:  # its rows may have any owner
-            request.plan = plan = (
-                self._cluster.planner.spread(None) if self._sharded else self._cluster.planner.for_host(request.role)
-            )
-            return plan
+            return planner.spread(None) if self._sharded else planner.for_host(request.role)
         request.route = route = self._compiled.get(request.query) or self._find_route(request)
-        if route is not None and route.bucket is not None:
-            bucket = route.bucket(request.args)
-            if bucket is not None:
-                read = request.role is not _LEADER and self._dialect.is_read(request.query)
-                request.plan = plan = self._cluster.planner.for_bucket(
-                    route.tier, bucket, request.role, read, route.reason
-                )
-                return plan
-        request.plan = plan = self._plan_unkeyed(request, route)
-        return plan
+        if route is None or not route.highest:
+            return self._plan_unkeyed(request, route)
+        if not self._doubted and (route.plans is None or self._linked_to is not planner):
+            self._cluster.runtime.post(partial(self._link, route))
+        bucket = route.bucket(request.args)
+        if bucket is None:
+            return self._plan_unkeyed(request, route)
+        read = request.role is not _LEADER and self._dialect.is_read(request.query)
+        return planner.for_bucket(route.tier, bucket, request.role, read, route.reason)
+
+    def _link(self, route: CompiledRoute) -> None:
+        """Let a route know the plan of each bucket; those it knew belong to a snapshot that is not current any more."""
+        planner = self._cluster.planner
+        if self._linked_to is not planner:
+            for other in self._routes.compiled.values():
+                other.plans = None
+            self._linked_to = planner
+        plans = planner.by_bucket(route.tier, route.reason)
+        route.plans = plans if route.highest < len(plans) else None
 
     def _find_route(self, request: Request) -> CompiledRoute | None:
         """The route of a text that is not compiled yet, where there can be one; learning may begin."""

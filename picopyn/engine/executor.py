@@ -80,7 +80,7 @@ class Executor:
 
     def refuse(self) -> None:
         """The pool closes: refuse calls from now on."""
-        self._router.closed = True
+        self._router.refuse()
 
     async def run(self, request: Request) -> Any:
         """Run one call.

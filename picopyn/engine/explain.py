@@ -49,7 +49,7 @@ def explain(
 def _buckets(request: Request, compiled: CompiledRoute | None) -> tuple[int, ...]:
     if compiled is None:
         return ()
-    if compiled.bucket is not None:
+    if compiled.highest:
         bucket = compiled.bucket(request.args)
         return () if bucket is None else (bucket,)
     if compiled.buckets is not None:

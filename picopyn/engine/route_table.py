@@ -12,8 +12,9 @@ from typing import Any, Protocol
 
 from picopyn.dialects.base import KeyHash
 from picopyn.query_metadata import PreparedStatementMetadata
+from picopyn.routing.plan import Plan
 from picopyn.routing.route import RouteKind, StatementRoute
-from picopyn.routing.sharding import compile_key, compile_route
+from picopyn.routing.sharding import KeyFunction, compile_key, compile_route, no_bucket
 
 
 class CompiledRoute:
@@ -21,30 +22,47 @@ class CompiledRoute:
 
     Attributes:
         route: The learned value; None when nothing is known.
-        bucket: Arguments → the one bucket, or None when it cannot be computed; set for `KEYED` and `CONSTANT`.
+        bucket: Arguments → the one bucket, or None when it cannot be computed; for `KEYED` and `CONSTANT`.
+        highest: The highest bucket that `bucket` can give; 0 where it gives none.
         buckets: Arguments → set of buckets, or None; set for `KEY_SET`.
         reason: What calls that have a bucket are counted under.
         otherwise: What calls without one are counted under.
         check_in: The how manieth call from now on is offered for a check of the route.
+        plans: Bucket → the plan of its calls, or None; None as a whole while nobody has asked the planner. Whoever sets
+            it takes it away when there is a new planner.
     """
 
-    __slots__ = ("bucket", "buckets", "check_in", "metadata", "otherwise", "reason", "route", "tier")
+    __slots__ = (
+        "bucket",
+        "buckets",
+        "check_in",
+        "highest",
+        "metadata",
+        "otherwise",
+        "plans",
+        "reason",
+        "route",
+        "tier",
+    )
 
     def __init__(
         self,
         metadata: PreparedStatementMetadata,
         route: StatementRoute,
-        bucket: Callable[[Sequence[Any]], int | None] | None = None,
+        bucket: KeyFunction = no_bucket,
+        highest: int = 0,
         buckets: Callable[[Sequence[Any]], frozenset[int] | None] | None = None,
     ) -> None:
         self.metadata = metadata
         self.route = route
         self.tier = route.tier or ""
         self.bucket = bucket
+        self.highest = highest
         self.buckets = buckets
         self.reason = "constant" if route.kind is RouteKind.CONSTANT else "keyed"
-        self.otherwise = "not_keyed" if bucket is None and buckets is None else "uncomputable"
+        self.otherwise = "not_keyed" if not highest and buckets is None else "uncomputable"
         self.check_in = 1
+        self.plans: Sequence[Plan | None] | None = None
 
 
 class MetadataSource(Protocol):
@@ -111,10 +129,10 @@ class RouteTable:
             return CompiledRoute(metadata, route)
         if route.kind is RouteKind.KEYED:
             key = compile_key(route.keys[0], self._key_hash, count)
-            return self._keep(query, CompiledRoute(metadata, route, bucket=key))
+            return self._keep(query, CompiledRoute(metadata, route, key, count))
         if route.kind is RouteKind.CONSTANT:
             constant = route.buckets[0]
-            return self._keep(query, CompiledRoute(metadata, route, bucket=lambda _args: constant))
+            return self._keep(query, CompiledRoute(metadata, route, lambda _args: constant, constant))
         keys = compile_route(route, self._key_hash, count)
         return self._keep(query, CompiledRoute(metadata, route, buckets=keys))
 

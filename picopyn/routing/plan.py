@@ -11,7 +11,7 @@ side, where it holds no connection and no slot of a healthy server.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from random import Random
@@ -33,9 +33,6 @@ class Role(Enum):
 
     __hash__ = object.__hash__  # calls look it up; that of enumerations is a function in Python
 
-
-#: Reasons of calls whose bucket is known.
-_DIRECT: Final = ("keyed", "key_set", "constant")
 
 #: The kind of connection a candidate needs. Texts, for they are looked up by every call.
 Flavour = Literal["plain", "replica reads"]
@@ -136,23 +133,36 @@ class Planner:
         self._load = load
         self._rng = rng
         self._hangs = hangs
-        self._finished: dict[str, dict[str, tuple[Plan | None, ...]]] = {reason: {} for reason in _DIRECT}
+        self._finished: dict[tuple[str, str], tuple[Plan | None, ...]] = {}
         self._rings: dict[tuple[str | None, str], Ring] = {}
         self._leaders_of: dict[str | None, tuple[Node, ...]] = {}
         self._complete: dict[str | None, bool] = {}
 
     def for_bucket(self, tier: str, bucket: int, role: Role, read: bool, reason: str = "keyed") -> Plan:
         """Plan a call whose statement touches exactly one bucket."""
-        try:
-            plan = self._finished[reason][tier][bucket]
-        except LookupError:
-            plan = self._finish(tier, bucket, reason)
+        plans = self.by_bucket(tier, reason)
+        plan = plans[bucket] if bucket < len(plans) else None
         if plan is not None and (not self._doubted or not self._health.is_down(plan.candidates[0].node.uuid)):
             return plan
         owner = self.snapshot.owner(tier, bucket)
         if owner is None:
             return self.spread(tier, "no_map")
         return self._without_leader(tier, owner, role, read=read)
+
+    def by_bucket(self, tier: str, reason: str) -> Sequence[Plan | None]:
+        """The plan of each bucket of a tier whose leader is known, for the hot path to look up; it knows no doubts.
+
+        Args:
+            tier: The tier.
+            reason: What such calls are counted under.
+
+        Returns:
+            As many as there are known buckets, and one more, for they are counted from 1; else none.
+        """
+        finished = self._finished.get((tier, reason))
+        if finished is None:
+            finished = self._finished[tier, reason] = self._finish(tier, reason)
+        return finished
 
     def for_buckets(self, tier: str, buckets: Iterable[int], role: Role, read: bool) -> Plan:
         """Plan a call whose statement touches a set of buckets: one owner, or else as if it had no key."""
@@ -211,8 +221,7 @@ class Planner:
             return Plan((), "unlearned", wait=Wait.LEARN, missing=plan.missing)
         return plan
 
-    def _finish(self, tier: str, bucket: int, reason: str) -> Plan | None:
-        """Make one plan per bucket of a tier, where the leader is known, for the hot path to look up."""
+    def _finish(self, tier: str, reason: str) -> tuple[Plan | None, ...]:
         leaders = {r.uuid: self.snapshot.leader(r.uuid) for r in self.snapshot.replicasets()}
         plans: dict[str | None, Plan] = {
             uuid: Plan((Candidate(leader),), reason, direct=True, tier=tier)
@@ -220,9 +229,7 @@ class Planner:
             if leader is not None and leader.host
         }
         shard_map = self.snapshot.shard_map(tier)
-        owners = shard_map.owners if shard_map is not None else ()
-        finished = self._finished[reason][tier] = tuple(map(plans.get, owners))
-        return finished[bucket] if bucket < len(finished) else None
+        return () if shard_map is None else tuple(map(plans.get, shard_map.owners))
 
     def _lightest(self, tier: str | None, reason: str, *, direct: bool = False) -> Plan:
         """A finished plan with the least loaded node first, while nothing speaks against any: a node or a leader."""

@@ -41,6 +41,10 @@ class KeyHash(Protocol):
         """Bucket of the concatenated parts."""
         ...
 
+    def fast_key(self, oid: int, position: int, bucket_count: int, otherwise: KeyFunction) -> KeyFunction:
+        """One function for a key of one part, where there is one that costs less than `otherwise`."""
+        ...
+
 
 def compile_key(parts: Sequence[KeyPart], key_hash: KeyHash, bucket_count: int) -> KeyFunction:
     """Compile one key into a function of a call's arguments.
@@ -56,13 +60,14 @@ def compile_key(parts: Sequence[KeyPart], key_hash: KeyHash, bucket_count: int) 
         never routed by key.
     """
     if not parts or bucket_count < 1:
-        return _not_computable
+        return no_bucket
     if len(parts) == 1:
         return _compile_single(parts[0], key_hash, bucket_count)
     return _compile_composite(parts, key_hash, bucket_count)
 
 
-def _not_computable(args: Sequence[Any]) -> int | None:
+def no_bucket(args: Sequence[Any]) -> int | None:
+    """The key of a statement that has none."""
     return None
 
 
@@ -81,7 +86,7 @@ def _compile_single(part: KeyPart, key_hash: KeyHash, bucket_count: int) -> KeyF
             return None
         return bucket(encoded, bucket_count)
 
-    return key
+    return key_hash.fast_key(part.oid, position, bucket_count, otherwise=key)
 
 
 def _compile_composite(parts: Sequence[KeyPart], key_hash: KeyHash, bucket_count: int) -> KeyFunction:

@@ -384,6 +384,27 @@ async def test_reads_stuck_by_a_leader_change_run_again(world: World) -> None:
     assert world.counters.closes["terminated"] == 2
 
 
+async def test_what_a_text_knows_of_its_plans_ends_with_the_snapshot(world: World) -> None:
+    """Looked up once it is known; but never that of another snapshot, of a node in doubt, or of a closed pool."""
+    for _ in range(3):
+        assert await world.call(WRITE, AT_R2) == "i21"
+    world.cluster.adopt(two_by_two(leaders={"r2": "i22"}))
+    for _ in range(3):
+        assert await world.call(WRITE, AT_R2) == "i22"
+        assert await world.call(READ, AT_R2) == "i22"
+    world.servers["i22"].kill()
+    await settle()
+    waiting = world.call(WRITE, AT_R2)
+    await settle()
+    assert not waiting.done()
+    world.cluster.adopt(two_by_two())
+    assert await waiting == "i21"
+    assert await world.call(WRITE, AT_R2) == "i21"
+    world.executor.refuse()
+    with pytest.raises(PoolClosed):
+        await world.call(WRITE, AT_R2)
+
+
 async def test_a_wrong_password_stops_at_one_node() -> None:
     """No second node is asked: servers block a user after a few failures."""
     world = World(two_by_two())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -74,6 +75,20 @@ def test_parts_are_hashed_one_after_the_other(number: int, text: str, count: int
     expected = slow_hash.bucket(text.encode() + slow_hash.messagepack_int(number), count)
     assert compile_key(COMPOSITE, PICODATA_KEY_HASH, count)((number, text)) == expected
     assert ShardingKey(values=(text, number)).locate(PICODATA_KEY_HASH, count) == expected
+
+
+@given(
+    oid=st.sampled_from([20, 21, 23]),
+    value=st.integers() | st.sampled_from([2**15, -(2**15) - 1, 2**31, 2**63, True, 1.0, None, "1", Decimal(7)]),
+    before=st.lists(st.none(), max_size=2),
+)
+def test_the_fast_way_of_integers_is_the_slow_one(oid: int, value: Any, before: list[None]) -> None:
+    """Whatever the argument, and wherever it stands."""
+    encoded = PICODATA_KEY_HASH.encoder(oid)(value)
+    known = encoded is not None and value is not None
+    expected = PICODATA_KEY_HASH.bucket(encoded, 3000) if encoded is not None and known else None
+    assert compile_key((KeyPart(len(before), oid),), PICODATA_KEY_HASH, 3000)((*before, value)) == expected
+    assert compile_key((KeyPart(len(before), oid),), PICODATA_KEY_HASH, 3000)(tuple(before)) is None
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final
 
-from picopyn.dialects.base import BucketAnswer, Capability, Encoder, KeyHash, Purpose, StatementNotice
+from picopyn.dialects.base import BucketAnswer, Capability, Encoder, KeyFunction, KeyHash, Purpose, StatementNotice
 from picopyn.dialects.postgres import faults
 from picopyn.errors import Fault, NotSupported
 
@@ -103,6 +103,9 @@ class _NoKeys:
 
     def bucket(self, encoded: bytes, bucket_count: int) -> int:
         return 1
+
+    def fast_key(self, oid: int, position: int, bucket_count: int, otherwise: KeyFunction) -> KeyFunction:
+        return otherwise
 
 
 def _cannot_be_encoded(value: Any) -> bytes | None:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
 from inspect import iscoroutinefunction
 from math import isfinite
+from numbers import Real
 from typing import TYPE_CHECKING, Any, Final
 
 from picopyn import dsn as connection_string
@@ -593,8 +594,22 @@ def check_timeout(timeout: float | None) -> None:
     Raises:
         ValueError: It is none.
     """
-    if timeout is not None and not timeout > 0:
+    if timeout is not None and not (_is_number(timeout) and timeout > 0):
         raise ValueError(f"timeout must be a number of seconds above 0, not {timeout!r}")
+
+
+def check_grace(grace: float) -> None:
+    """Refuse a `grace=` that is no number of seconds.
+
+    Raises:
+        ValueError: It is negative, or none.
+    """
+    if not (_is_number(grace) and grace >= 0):
+        raise ValueError(f"grace must be a number of seconds of at least 0, not {grace!r}")
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) is float or (isinstance(value, Real) and not isinstance(value, bool))
 
 
 def _dialect_problems(dialect: Any) -> list[str]:

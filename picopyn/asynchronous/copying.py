@@ -1,8 +1,9 @@
 """COPY, as asyncpg does it, with two ends that it leaves open.
 
 A sink that fails makes asyncpg cancel the COPY, and the next call waits until the server confirms that: for ever, when
-the answer had fully arrived before. And while it waits for permission to write, it looks at no timeout. Here a failed
-sink costs the connection, and a time limit covers all of a COPY.
+the answer had fully arrived before. While it waits for permission to write, it looks at no timeout. And where the
+connection ends while a sink takes its bytes, asyncpg stumbles over the missing transport. Here a failed sink costs the
+connection, a time limit covers all of a COPY, and a connection that is lost is told as that.
 
 It leans on asyncpg's internals (`_copy_out`, `_copy_in`, what the protocol cancels), guarded by
 `tests/postgres/test_copying.py`.
@@ -15,6 +16,8 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
+
+from asyncpg.exceptions import ConnectionDoesNotExistError
 
 from picopyn.asynchronous.lendable import LendableConnection
 from picopyn.engine.failures import mark_as_callers
@@ -45,9 +48,11 @@ class CopyingConnection(LendableConnection):
         except BaseException as error:
             if self._protocol is not None and self._protocol._is_cancelling():
                 self.terminate()
-            if sink.failure is None:
-                raise
-            raise sink.failure from (None if error is sink.failure else error)
+            if sink.failure is not None:
+                raise sink.failure from (None if error is sink.failure else error)
+            if isinstance(error, AttributeError) and self.is_closed():  # asyncpg goes on with a transport that is gone
+                raise ConnectionDoesNotExistError("the connection was closed in the middle of a COPY") from error
+            raise
         finally:
             if path:
                 with suppress(OSError):  # another error is told already

@@ -103,8 +103,8 @@ class Lifecycle:
         if self.state is State.INHERITED:
             raise UsageError("the pool was opened in another process, before a fork; make and open one in this process")
         if self.loop is not None and asyncio._get_running_loop() is not self.loop:
-            state = "closed" if self.loop.is_closed() else "other"
-            raise UsageError(f"the pool was opened in an event loop that is {state}; make and open one in this loop")
+            where = "an event loop that is closed" if self.loop.is_closed() else "another event loop"
+            raise UsageError(f"the pool was opened in {where}; make and open one in this loop")
 
     def check_open(self) -> None:
         """Refuse calls before the opening and after the end.

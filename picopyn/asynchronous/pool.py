@@ -24,7 +24,7 @@ from picopyn.engine.request import Request
 from picopyn.errors import UsageError
 from picopyn.routing.explanation import RouteExplanation
 from picopyn.routing.sharding import ShardingKey
-from picopyn.settings import PoolSettings, check_timeout
+from picopyn.settings import PoolSettings, check_grace, check_timeout
 from picopyn.topology import TopologySnapshot
 
 
@@ -81,8 +81,7 @@ class Pool(PoolFacade[Lifecycle]):
             ValueError: The grace is negative, or no number.
             UsageError: The pool belongs to another event loop, which is not closed.
         """
-        if not grace >= 0:
-            raise ValueError(f"grace must be a number of seconds of at least 0, not {grace!r}")
+        check_grace(grace)
         await self._life.close(grace)
 
     def terminate(self) -> None:
@@ -213,6 +212,7 @@ class Pool(PoolFacade[Lifecycle]):
             idempotent: See `execute`.
         """
         request = self._request("fetchrow", query, args, timeout, role, idempotent)
+        request.word = "fetchval"
         row = await self._executor.run(request)
         return None if row is None else row[column]
 

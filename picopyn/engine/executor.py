@@ -71,7 +71,7 @@ class Executor:
         self._pools = cluster.pools_by_key
         self._lock = cluster.runtime.lock()
         self._losses = LossMemory()
-        self._lender = Lender(cluster, dialect, journal.counters)
+        self._lender = Lender(cluster, dialect, journal)
 
     @property
     def closed(self) -> bool:

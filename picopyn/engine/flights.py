@@ -32,16 +32,14 @@ class Flights:
 
     Attributes:
         aloft: Calls in flight by their connection; the executor enters and strikes them out.
-        ended: How many calls were ended.
     """
 
-    __slots__ = ("_drop", "_runtime", "aloft", "ended")
+    __slots__ = ("_drop", "_runtime", "aloft")
 
     def __init__(self, runtime: Runtime, drop: Callable[[Link], None]) -> None:
         self._runtime = runtime
         self._drop = drop
         self.aloft: dict[Link, Request] = {}
-        self.ended = 0
 
     def suspects(self, replicasets: frozenset[str], tiers: frozenset[str | None]) -> list[tuple[Link, Request]]:
         """Calls in flight that a change of these replicasets' leaders may leave hanging.
@@ -69,7 +67,6 @@ class Flights:
         """Drop a connection; the call on it, if there is one, ends with this reason."""
         request = self.aloft.get(link)
         if request is not None and request.end_reason is None:
-            self.ended += 1
             request.end_reason = reason
         self._drop(link)
 

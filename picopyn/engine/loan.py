@@ -18,11 +18,11 @@ from __future__ import annotations
 from picopyn.dialects.base import Capability, Dialect
 from picopyn.engine import failures
 from picopyn.engine.cluster import Cluster
+from picopyn.engine.journal import Journal
 from picopyn.engine.node_pool import NodePool
 from picopyn.engine.runtime import Leftovers, Link
 from picopyn.errors import Fault, UsageError
 from picopyn.settings import check_timeout
-from picopyn.stats import Counters
 
 #: How long clearing a session may take (seconds).
 RESTORE_TIMEOUT = 5.0
@@ -34,18 +34,18 @@ class Lender:
     Args:
         cluster: Where the connections come from.
         dialect: The kind of server.
-        counters: Where outcomes are counted.
+        journal: Where outcomes are counted and told.
 
     Attributes:
         restores: Whether sessions are cleared between borrowers.
     """
 
-    __slots__ = ("_selects_repeatable", "cluster", "counters", "dialect", "restores")
+    __slots__ = ("_selects_repeatable", "cluster", "dialect", "journal", "restores")
 
-    def __init__(self, cluster: Cluster, dialect: Dialect, counters: Counters) -> None:
+    def __init__(self, cluster: Cluster, dialect: Dialect, journal: Journal) -> None:
         self.cluster = cluster
         self.dialect = dialect
-        self.counters = counters
+        self.journal = journal
         reset = cluster.settings.reset
         self.restores = callable(reset) or (reset and Capability.TRANSACTIONS in dialect.capabilities)
         self._selects_repeatable = Capability.SELECTS_HAVE_NO_EFFECT in dialect.capabilities
@@ -220,12 +220,14 @@ class Loan:
         if isinstance(error, TimeoutError) and error.errno is None:
             self.sound = False
             cluster.suspect(node, "a call timed out")
-            return self._count(failures.held_timed_out(name, node, uncertain=self._uncertain))
+            self._note_outcome("timeout", uncertain=self._uncertain)
+            return failures.held_timed_out(name, node, uncertain=self._uncertain)
         fault = cluster.runtime.fault(error)
         if fault is not None and self.link.is_closed():
             self.sound = False
             uncertain = self._uncertain and fault is not Fault.NOT_SENT
-            return self._count(failures.held_lost(name, node, error, uncertain=uncertain, why=cluster.why_down(node)))
+            self._note_outcome("connection lost", uncertain=uncertain)
+            return failures.held_lost(name, node, error, uncertain=uncertain, why=cluster.why_down(node))
         self.sound = self.sound and self.link.is_settled()
         if getattr(error, "sqlstate", None) is not None:
             if cluster.fault(error) is Fault.NOT_LEADER:
@@ -234,9 +236,9 @@ class Loan:
             error.add_note(f"picopyn: {name}() on a connection to {node.name} ({node.address})")
         return None
 
-    def _count(self, error: Exception) -> Exception:
-        self._lender.counters.outcome_unknown += self._uncertain
-        return error
+    def _note_outcome(self, reason: str, *, uncertain: bool) -> None:
+        if uncertain:
+            self._lender.journal.outcome_lost(self.pool.node, reason)
 
     def _go_back(self) -> None:
         lender, link = self._lender, self.link

@@ -26,6 +26,7 @@ class Request:
         args: Its arguments; never part of any message.
         role: Which member of a replicaset may answer.
         idempotent: The caller's word on whether it may be sent twice; None when he did not say.
+        word: What the caller called, where that is another method.
         timeout: The caller's limit for the whole call in seconds, or None.
         deadline: End of the call on the runtime's clock, or None.
         patience: Until when it may wait to be sent; the deadline where the caller named a timeout, else set at its
@@ -44,6 +45,7 @@ class Request:
     """
 
     # What few calls need stands on the class, so that it costs the others nothing.
+    word: str = ""
     timeout: float | None = None
     deadline: float | None = None
     patience: float | None = None
@@ -89,7 +91,7 @@ class Request:
     @property
     def called(self) -> str:
         """The method as the caller knows it."""
-        return EXECUTEMANY if self.method in MANY else self.method
+        return self.word or (EXECUTEMANY if self.method in MANY else self.method)
 
     @property
     def row_by_row(self) -> bool:

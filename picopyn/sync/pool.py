@@ -25,7 +25,7 @@ from picopyn.engine.runtime import Runtime
 from picopyn.errors import UsageError
 from picopyn.routing.explanation import RouteExplanation
 from picopyn.routing.sharding import ShardingKey
-from picopyn.settings import PoolSettings, check_timeout
+from picopyn.settings import PoolSettings, check_grace, check_timeout
 from picopyn.sync import supported
 from picopyn.sync.acquired import AcquiredConnection, Acquiring, PoolTransaction
 from picopyn.sync.control_thread import ControlThread
@@ -98,8 +98,7 @@ class Pool(PoolFacade[Lifecycle]):
         Raises:
             ValueError: The grace is negative, or no number.
         """
-        if not grace >= 0:
-            raise ValueError(f"grace must be a number of seconds of at least 0, not {grace!r}")
+        check_grace(grace)
         self._life.close(grace)
 
     def terminate(self) -> None:
@@ -215,7 +214,9 @@ class Pool(PoolFacade[Lifecycle]):
             role: See `execute`.
             idempotent: See `execute`.
         """
-        row = call(self._executor, self._request("fetchrow", query, args, timeout, role, idempotent))
+        request = self._request("fetchrow", query, args, timeout, role, idempotent)
+        request.word = "fetchval"
+        row = call(self._executor, request)
         return None if row is None else row[column]
 
     def executemany(

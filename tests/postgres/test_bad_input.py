@@ -19,9 +19,10 @@ from picopyn.errors import ConfigError, PoolClosed
 from picopyn.settings import PoolSettings
 from picopyn.testing import PostgresServer, black_hole
 from tests.postgres.conftest import OpenPool
+from tests.threads import FACADES
 
 NO_DURATIONS = (-1, -0.001, -math.inf, math.nan, math.inf)
-NO_TIMEOUTS = (-1, -0.001, -math.inf, math.nan, 0)
+NO_TIMEOUTS = (-1, -0.001, -math.inf, math.nan, 0, "5", True)
 
 #: Every setting that is a time.
 TIMES = [field.name for field in fields(PoolSettings) if "float" in str(field.type)]
@@ -210,7 +211,7 @@ def test_every_method_with_a_timeout_is_tried_here() -> None:
 
 @pytest.mark.parametrize("value", NO_TIMEOUTS)
 async def test_a_timeout_that_is_none_is_refused_by_every_method(
-    postgres: PostgresServer, open_pool: OpenPool, value: float
+    postgres: PostgresServer, open_pool: OpenPool, value: Any
 ) -> None:
     """Nothing is sent, no connection is lost, no node is in doubt, and the loop's timers still work."""
     pool = await open_pool(postgres.dsn, max_size=1)
@@ -245,6 +246,16 @@ async def test_an_interval_that_is_none_is_refused(
     pool = await open_pool(postgres.dsn)
     with pytest.raises(ValueError, match="at least 1"):
         pool.update_topology_interval(seconds)
+    assert await pool.fetchval("SELECT 1") == 1
+
+
+@pytest.mark.parametrize("facade", FACADES, indirect=True)
+@pytest.mark.parametrize("grace", [-1, math.nan, None, "5", True])
+async def test_a_grace_that_is_none_is_refused(postgres: PostgresServer, open_pool: OpenPool, grace: Any) -> None:
+    """The pool stays open."""
+    pool = await open_pool(postgres.dsn)
+    with pytest.raises(ValueError, match="grace must be"):
+        await pool.close(grace)
     assert await pool.fetchval("SELECT 1") == 1
 
 

@@ -58,6 +58,23 @@ async def test_the_servers_word_in_a_copy_costs_nothing(postgres: PostgresServer
         assert await connection.fetchval("SELECT 1") == 1
 
 
+@pytest.mark.parametrize(("end", "rows"), [("terminate", 1), ("terminate", 300_000), ("cut", 300_000)])
+async def test_a_connection_that_ends_while_a_sink_takes_its_bytes_is_lost(
+    postgres: PostgresServer, open_pool: OpenPool, end: str, rows: int
+) -> None:
+    """Whoever ends it."""
+    with FaultProxy("127.0.0.1", postgres.port or 0) as proxy:
+        pool = await open_pool(postgres.dsn.replace(str(postgres.port), str(proxy.port)), max_size=1)
+        async with pool.acquire() as connection:
+
+            async def sink(_: bytes) -> None:
+                connection.terminate() if end == "terminate" else proxy.cut()
+
+            with pytest.raises(ConnectionLost):
+                await connection.copy_from_query(f"SELECT * FROM generate_series(1, {rows})", output=sink)
+        assert await pool.fetchval("SELECT 1") == 1
+
+
 @pytest.mark.parametrize("how", ["table", "records"])
 async def test_a_copy_to_a_server_that_stands_still_ends_with_its_timeout(
     postgres: PostgresServer, open_pool: OpenPool, how: str

@@ -10,8 +10,10 @@ import asyncpg
 import pytest
 
 from picopyn.errors import OutcomeUnknown
+from picopyn.observe import Event, OutcomeLost
 from picopyn.testing import FaultProxy, PostgresServer
 from tests.postgres.conftest import OpenPool, until
+from tests.threads import FACADES
 
 #: How far the server is away in these tests, one way (seconds).
 FAR = 0.15
@@ -110,3 +112,22 @@ async def test_a_write_that_was_sent_is_never_told_as_unsent(postgres: PostgresS
         with pytest.raises(OutcomeUnknown):
             await call
         assert pool.stats().outcome_unknown == 1
+
+
+@pytest.mark.parametrize("facade", FACADES, indirect=True)
+async def test_a_lost_outcome_on_a_held_connection_is_told(
+    postgres: PostgresServer, open_pool: OpenPool, admin: Any
+) -> None:
+    """Counted, and an event like that of a call of the pool."""
+    events: list[Event] = []
+    with FaultProxy("127.0.0.1", postgres.port or 0) as proxy:
+        pool = await open_pool(through(postgres, proxy), dialect="postgres", max_size=1, on_event=events.append)
+        async with pool.acquire() as connection:
+            call = asyncio.create_task(connection.execute("SELECT pg_sleep(7)"))
+            while not await admin.fetchval("SELECT 1 FROM pg_stat_activity WHERE query = 'SELECT pg_sleep(7)'"):
+                await asyncio.sleep(0.01)
+            proxy.cut()
+            with pytest.raises(OutcomeUnknown):
+                await call
+        assert pool.stats().outcome_unknown == 1
+        assert [event.reason for event in events if isinstance(event, OutcomeLost)] == ["connection lost"]

@@ -24,7 +24,8 @@ class Machine(msgspec.Struct, frozen=True):
         kernel: Its version.
         libc: C library and version.
         python: Implementation and version.
-        optimized_python: Whether that Python was built with profile-guided optimisation; None where nobody says.
+        optimized_python: That Python says it was built with profile-guided optimisation; None: it does not say. Debian's
+            is, and does not.
     """
 
     cpu: str
@@ -52,7 +53,7 @@ def describe() -> Machine:
         kernel=platform.release(),
         libc=" ".join(platform.libc_ver()).strip(),
         python=f"{sys.implementation.name} {platform.python_version()}",
-        optimized_python=None if arguments is None else "--enable-optimizations" in arguments,
+        optimized_python=True if "--enable-optimizations" in (arguments or "") else None,
     )
 
 

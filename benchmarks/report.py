@@ -84,7 +84,7 @@ def _machine(run: Run) -> str:
         "processor": f"{machine.cpu}, {machine.cores} cores" + (", virtual machine" if machine.virtual else ""),
         "memory": "?" if machine.memory_gib is None else f"{machine.memory_gib:g} GiB",
         "system": f"{machine.system} {machine.kernel}, {machine.libc}",
-        "Python": machine.python + ("" if machine.optimized_python else " (built without profile-guided optimisation)"),
+        "Python": machine.python + (" (built with profile-guided optimisation)" if machine.optimized_python else ""),
         "server": run.server,
         "here": _named(versions.get(OURS_ROUTED, {})),
         "beside picopyn 3.2.0": _named(next((v for c, v in versions.items() if c.startswith("picopyn 3.2.0")), {})),

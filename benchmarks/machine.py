@@ -24,8 +24,8 @@ class Machine(msgspec.Struct, frozen=True):
         kernel: Its version.
         libc: C library and version.
         python: Implementation and version.
-        optimized_python: That Python says it was built with profile-guided optimisation; None: it does not say. Debian's
-            is, and does not.
+        optimized_python: That Python says it was built with profile-guided optimisation; None: it does not say
+            (Debian's is, and does not).
     """
 
     cpu: str

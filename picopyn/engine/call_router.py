@@ -88,7 +88,7 @@ class CallRouter:
             PoolClosed: The pool is closed.
         """
         if self.closed:
-            raise PoolClosed("the pool is closed")
+            raise request.annotate(PoolClosed("the pool is closed"))
         if request.method in MANY:  # its rows may have any owner
             request.plan = plan = (
                 self._cluster.planner.spread(None) if self._sharded else self._cluster.planner.for_host(request.role)

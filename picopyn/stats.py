@@ -119,6 +119,7 @@ class PoolStats:
         nodes: Uuid or address → the node, for every node and seed of the pool.
         calls: Reason → calls; every reason is there.
         retries: [`Fault`][picopyn.errors.Fault] name → times a call was sent again.
+        retries_refused: Calls that were not sent again because the retry budget was spent.
         outcome_unknown: Calls that ended with `OutcomeUnknown`.
         connects: Connections opened, of every purpose.
         connect_failures: Connections that could not be opened.
@@ -132,6 +133,7 @@ class PoolStats:
     nodes: Mapping[str, NodeStats] = field(default_factory=dict)
     calls: Mapping[str, int] = field(default_factory=dict)
     retries: Mapping[str, int] = field(default_factory=dict)
+    retries_refused: int = 0
     outcome_unknown: int = 0
     connects: int = 0
     connect_failures: int = 0
@@ -183,6 +185,7 @@ class Counters:
         "connects",
         "outcome_unknown",
         "retries",
+        "retries_refused",
         "too_many_waiting",
     )
 
@@ -190,6 +193,7 @@ class Counters:
         self.calls: defaultdict[str, int] = defaultdict(int, dict.fromkeys(CALL_REASONS, 0))
         self.retries: defaultdict[str, int] = defaultdict(int)
         self.closes: defaultdict[str, int] = defaultdict(int)
+        self.retries_refused = 0
         self.outcome_unknown = 0
         self.connects = 0
         self.connect_failures = 0
@@ -211,6 +215,7 @@ class Counters:
             nodes={node.node or node.address: node for node in nodes},
             calls=dict(self.calls),
             retries=dict(self.retries),
+            retries_refused=self.retries_refused,
             outcome_unknown=self.outcome_unknown,
             connects=self.connects,
             connect_failures=self.connect_failures,

@@ -121,7 +121,7 @@ class CallRouter:
     def _plan_slowly(self, request: Request) -> Plan:
         """Plan a call that needs more than a look-up; the next call of its text may not."""
         if self.closed:
-            raise PoolClosed("the pool is closed")
+            raise request.annotate(PoolClosed("the pool is closed"))
         planner = self._cluster.planner
         if request.method in MANY:  # its rows may have any owner
             return planner.spread(None) if self._sharded else planner.for_host(request.role)

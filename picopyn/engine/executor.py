@@ -20,11 +20,12 @@ from picopyn.engine.loan import Lender, Loan
 from picopyn.engine.node_pool import HookFailed, NodePool, NodeUnreachable, QueueFull
 from picopyn.engine.place import Place
 from picopyn.engine.request import Request
+from picopyn.engine.retries import Retries, is_goodbye
 from picopyn.engine.route_table import RouteTable
 from picopyn.engine.runtime import Link
 from picopyn.errors import AuthenticationFailed, ConnectionLost, Fault, OutcomeUnknown, PoolClosed
-from picopyn.routing.plan import FOR_LEADER, Candidate, Plan, Role, Wait
-from picopyn.routing.retry import Action, Call, LossMemory, decide
+from picopyn.routing.plan import FOR_LEADER, Candidate, Plan, Wait
+from picopyn.routing.retry import Action
 from picopyn.topology import Node
 
 #: First pause after a whole round of candidates failed without the cluster having changed (seconds); it doubles.
@@ -69,8 +70,8 @@ class Executor:
         self._journal = journal
         self._aloft = cluster.flights.aloft
         self._pools = cluster.pools_by_key
-        self._lock = cluster.runtime.lock()
-        self._losses = LossMemory()
+        self._retries = Retries(cluster.runtime, journal.counters, cluster.settings.max_size)
+        self._losses = self._retries.losses
         self._lender = Lender(cluster, dialect, journal)
 
     @property
@@ -106,6 +107,7 @@ class Executor:
                 link = pool.try_take(request) or await self._queue(request, candidate, pool, version)
                 if link is not None:
                     request.node = pool.node
+                    request.sent_after = self._losses.deaths
                     self._aloft[link] = request
                     verdict = _ANSWERED
                     try:
@@ -119,6 +121,8 @@ class Executor:
                         self._aloft.pop(link, None)
                         pool.give(link)
                         self._router.answered(request, plan)
+                        if self._losses.suspects:
+                            self._retries.answered(request)
                         return result
                     if verdict is _Verdict.PLAN_AGAIN:
                         break
@@ -228,7 +232,7 @@ class Executor:
     async def _pause(self, request: Request, rounds: int, version: int | None = None) -> None:
         """Every candidate was tried in vain: wait for a change, but not for long."""
         if self.closed:
-            raise PoolClosed("the pool is closed")
+            raise request.annotate(PoolClosed("the pool is closed"))
         patience, now = self._patience(request), self._cluster.runtime.now()
         if patience is not None and now >= patience:
             raise self._not_acquired(request, "a reachable node") from self._cluster.failure
@@ -288,6 +292,7 @@ class Executor:
             pool.drop(link, "timeout")
             self._cluster.suspect(pool.node, "a call timed out")
             repeatable = self._repeatable(request)
+            request.tried(pool.node, "sent", "no answer by the deadline")
             if not repeatable:
                 self._journal.outcome_lost(pool.node, "timeout")
             raise failures.timed_out(request, pool.node, repeatable=repeatable) from error
@@ -312,18 +317,15 @@ class Executor:
     async def _act(
         self, request: Request, node: Node, error: Exception, fault: Fault, ended: str | None = None
     ) -> _Verdict:
-        request.sent += fault is not Fault.NOT_SENT
         if request.patience != request.deadline:  # it came from `acquire_timeout`: the next wait is a new one
             request.patience = None
-        losses = self._count_loss(request, node) if fault is Fault.LOST else 0
-        repeatable, for_replica = self._repeatable(request), request.role is Role.REPLICA
-        action = decide(fault, Call(repeatable, request.sent, losses, request.prepared_again, for_replica))
+        action = self._retries.decide(request, error, fault, repeatable=self._repeatable(request))
+        request.tried(node, failures.how_far(fault), failures.why(fault, error, ended))
         if action is Action.RAISE:
             self._raise(request, node, error, fault, ended)
-        request.tried(node, f"{fault.value}: {ended or failures.in_short(error)}")
         if action is Action.OUTCOME_UNKNOWN or self._is_half_done(request, error, fault):
             self._journal.outcome_lost(node, "connection lost" if fault is Fault.LOST else "refused in part")
-            broke = self._cluster.runtime.fault(error)
+            broke = Fault.LOST if is_goodbye(error) else self._cluster.runtime.fault(error)
             raise failures.outcome_unknown(request, node, error, broke, ended) from error
         self._journal.retried(node, fault, len(request.attempts))
         if action is Action.AWAIT_REFRESH:
@@ -337,11 +339,10 @@ class Executor:
 
     def _raise(self, request: Request, node: Node, error: Exception, fault: Fault, ended: str | None) -> NoReturn:
         request.annotate(error)
-        error.add_note(f"picopyn: attempt {len(request.attempts) + 1} at {node.name} ({node.address})")
         if request.row_by_row:
             error.add_note("picopyn: rows before the one that failed may have taken effect")
         if fault is Fault.AUTH:
-            raise AuthenticationFailed(failures.first_line(error)) from error
+            raise request.annotate(AuthenticationFailed(failures.first_line(error))) from error
         if fault is Fault.LOST and self._cluster.runtime.fault(error) is not None:
             raise request.annotate(ConnectionLost(f"{node.address}: {ended or failures.first_line(error)}")) from error
         raise error
@@ -361,23 +362,16 @@ class Executor:
         selects_repeatable = Capability.SELECTS_HAVE_NO_EFFECT in self._dialect.capabilities
         return selects_repeatable and self._dialect.is_read(request.query)
 
-    def _count_loss(self, request: Request, node: Node) -> int:
-        if request.ended:  # by ourselves
-            request.ended = False
-            return 0
-        request.losses += 1
-        with self._lock:
-            return max(request.losses, self._losses.count(request.query, node.uuid, self._cluster.runtime.now()))
-
     def _unreachable(self, request: Request, node: Node, error: NodeUnreachable) -> None:
         cause = error.__cause__
         if isinstance(cause, Exception) and self._cluster.fault(cause) is Fault.AUTH:
-            raise AuthenticationFailed(f"{node.address}: {failures.first_line(cause)}") from cause
-        request.tried(node, str(error))
+            refused = AuthenticationFailed(f"{node.address}: {failures.first_line(cause)}")
+            raise request.annotate(refused) from cause
+        request.tried(node, "connecting", str(error))
 
     def _not_acquired(self, request: Request, awaited: str) -> Exception:
         if self.closed:
-            return PoolClosed("the pool was closed while the call waited")
+            return request.annotate(PoolClosed("the pool was closed while the call waited"))
         own = request.patience == request.deadline
         limit = request.timeout if own else self._cluster.settings.acquire_timeout
         told = failures.not_acquired(request, awaited, limit or 0.0, self._cluster.snapshot, self._cluster.health)

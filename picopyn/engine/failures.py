@@ -33,6 +33,16 @@ def in_short(error: BaseException) -> str:
     return first_line(error) if sqlstate in (None, "08003") else f"{type(error).__name__} ({sqlstate})"
 
 
+def how_far(fault: Fault) -> str:
+    """How far an attempt came that failed, for a note."""
+    return "not sent" if fault is Fault.NOT_SENT else "sent"
+
+
+def why(fault: Fault, error: BaseException, ended: str | None) -> str:
+    """Why an attempt failed, for a note."""
+    return f"{fault.value}: {ended or in_short(error)}"
+
+
 def first_line(error: BaseException) -> str:
     """The first line of an error's text, or its class."""
     return str(error).partition("\n")[0] or type(error).__name__

@@ -34,6 +34,8 @@ class Request:
         sent: Attempts that reached a server.
         asked: The server was asked about the text while a leader was missing.
         losses: Attempts whose connection broke.
+        deaths: Those among them at whose end the server said nothing.
+        sent_after: Number of the last death of a node when the attempt in flight was sent.
         ended: The attempt in flight was ended by us, because it may hang for ever.
         end_reason: Why the connection of the attempt in flight was dropped by us; None while it was not.
         prepared_again: Its prepared statement was renewed.
@@ -42,6 +44,7 @@ class Request:
         route: What the plan was made from, where the text is known.
         node: The node it was sent to last.
         attempts: What was tried, one line each, for the notes of the final error.
+        not_again: Why it was not sent again although it could be.
     """
 
     # What few calls need stands on the class, so that it costs the others nothing.
@@ -55,11 +58,14 @@ class Request:
     sent: int = 0
     asked: bool = False
     losses: int = 0
+    deaths: int = 0
+    sent_after: int = 0
     ended: bool = False
     end_reason: str | None = None
     prepared_again: bool = False
     waited: bool = False
     attempts: tuple[str, ...] = ()
+    not_again: str = ""
 
     def __init__(
         self,
@@ -98,12 +104,14 @@ class Request:
         """Whether a part of it may have taken effect when it fails."""
         return self.method == EXECUTEMANY_FRESHLY
 
-    def tried(self, node: Node, what: str) -> None:
-        """Remember one failed attempt."""
-        self.attempts += (f"attempt {len(self.attempts) + 1} at {node.name} ({node.address}): {what}",)
+    def tried(self, node: Node, phase: str, why: str) -> None:
+        """Remember one failed attempt: how far it came, and why it failed."""
+        self.attempts += (f"attempt {len(self.attempts) + 1} at {node.name} ({node.address}), {phase}: {why}",)
 
     def annotate(self, error: E) -> E:
         """Add what was tried to an error that is about to reach the caller."""
         for attempt in self.attempts[-10:]:
             error.add_note(f"picopyn: {attempt}")
+        if self.not_again:
+            error.add_note(f"picopyn: {self.not_again}")
         return error

@@ -6,7 +6,6 @@ everything; waiting for a newer snapshot is neither an attempt nor part of the b
 
 from __future__ import annotations
 
-from collections import deque
 from dataclasses import dataclass
 from enum import Enum
 
@@ -14,14 +13,8 @@ from picopyn.errors import Fault
 
 #: Most times one call is sent.
 MAX_ATTEMPTS = 3
-#: A text that lost this many connections within `LOSS_MEMORY` seconds is not sent again by itself.
+#: What so many nodes died under, one after the other, is not sent again by itself.
 MAX_LOSSES = 2
-LOSS_MEMORY = 60.0
-#: A node that loses several connections within so many seconds went down once: that is one loss. A process that was
-#: felled is not back sooner (`picodata-recorded.md` section 1: 1.5 s of refused connects after an immediate restart).
-ONE_DEATH = 1.0
-#: Texts whose losses are remembered.
-REMEMBERED_TEXTS = 1000
 
 
 class Action(Enum):
@@ -42,7 +35,8 @@ class Call:
     Attributes:
         repeatable: It may be sent twice.
         sent: Attempts that reached a server.
-        losses: Connections this call lost, or deaths of nodes this text saw lately, whichever is more.
+        losses: Connections this call lost without a word of the server, or nodes that died under its statement one
+            after the other (see [`losses`][picopyn.routing.losses]), whichever is more.
         prepared_again: Its prepared statement was already renewed for it.
         for_replica: It asked for a replica, and nothing else: a leader that could do it is none of its business.
     """
@@ -91,29 +85,3 @@ def _after_no_effect(fault: Fault, call: Call) -> Action:
     if fault is Fault.OVERLOADED:
         return Action.BACK_OFF
     return Action.NEXT_NODE
-
-
-class LossMemory:
-    """Which texts were in flight on nodes that went down lately. Owned by an executor.
-
-    A text that fells its server must not fell one after the other. But a node that dies takes every call in flight with
-    it, and a popular text has many of them there: that is one loss, not many.
-    """
-
-    __slots__ = ("_losses",)
-
-    def __init__(self) -> None:
-        self._losses: dict[str, deque[tuple[float, str]]] = {}
-
-    def count(self, query: str, node: str, now: float) -> int:
-        """Take note that a text lost a connection to a node.
-
-        Returns:
-            How many times nodes went down under this text lately, this time included.
-        """
-        if len(self._losses) > REMEMBERED_TEXTS:
-            self._losses = {text: seen for text, seen in self._losses.items() if now - seen[-1][0] < LOSS_MEMORY}
-        losses = self._losses.setdefault(query, deque(maxlen=8))
-        if not any(where == node and now - when < ONE_DEATH for when, where in losses):
-            losses.append((now, node))
-        return sum(now - when < LOSS_MEMORY for when, _ in losses)

@@ -1,0 +1,98 @@
+"""Whether a call whose attempt failed is sent again: what the pure decisions need to know, kept for one pool.
+
+It keeps the memory of losses and the budget of retries, and asks [`retry`][picopyn.routing.retry] with them. It sends
+nothing itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from picopyn.engine.request import Request
+from picopyn.engine.runtime import Runtime
+from picopyn.errors import Fault
+from picopyn.routing.losses import LossMemory
+from picopyn.routing.plan import Role
+from picopyn.routing.retry import Action, Call, decide
+from picopyn.routing.retry_budget import RetryBudget
+from picopyn.stats import Counters
+
+#: Class 57, "operator intervention", of a session that ends: an administrator, a shutdown, another session's crash, a
+#: dropped database, a limit for idle sessions. *Source*: PostgreSQL 18 documentation, appendix A.
+_GOODBYE: Final = ("57P01", "57P02", "57P04", "57P05")
+#: What may add to the load of a server that is in trouble.
+_COSTS: Final = (Action.NEXT_NODE, Action.BACK_OFF)
+#: For the notes of an error.
+BUDGET_IS_SPENT: Final = "not sent again: more calls failed lately than may be repeated (docs/errors.md, retry budget)"
+
+
+def is_goodbye(error: BaseException) -> bool:
+    """Whether the server itself ended the session, and said why: no statement of ours did that."""
+    return getattr(error, "sqlstate", None) in _GOODBYE
+
+
+class Retries:
+    """Decides about the attempts of a pool's calls that failed. Owned by an executor.
+
+    Args:
+        runtime: Clock and lock.
+        counters: How many calls were answered.
+        max_size: Most connections to a node.
+
+    Attributes:
+        losses: Which statements nodes died under.
+        budget: What may be spent.
+    """
+
+    __slots__ = ("_counters", "_lock", "_now", "budget", "losses")
+
+    def __init__(self, runtime: Runtime, counters: Counters, max_size: int) -> None:
+        self._now: Callable[[], float] = runtime.now
+        self._lock = runtime.lock()
+        self._counters = counters
+        self.losses = LossMemory()
+        self.budget = RetryBudget(max_size, runtime.now())
+
+    def decide(self, request: Request, error: Exception, fault: Fault, *, repeatable: bool) -> Action:
+        """What happens after an attempt that failed; the request notes the attempt and its loss.
+
+        Args:
+            request: The call.
+            error: What happened.
+            fault: What that means.
+            repeatable: Whether it may be sent twice.
+        """
+        request.sent += fault is not Fault.NOT_SENT
+        losses = self._lost(request, error, repeatable=repeatable) if fault is Fault.LOST else 0
+        if fault is Fault.STATEMENT and self.losses.suspects:
+            self.answered(request)
+        call = Call(repeatable, request.sent, losses, request.prepared_again, request.role is Role.REPLICA)
+        action = decide(fault, call)
+        if action not in _COSTS or fault is Fault.NOT_SENT:
+            return action
+        with self._lock:
+            if self.budget.spend(sum(self._counters.calls.values()), self._now()):
+                return action
+            self._counters.retries_refused += 1
+        request.not_again = BUDGET_IS_SPENT
+        return Action.RAISE
+
+    def answered(self, request: Request) -> None:
+        """A server answered a call while statements are suspect."""
+        with self._lock:
+            self.losses.answered(request.query, request.args)
+
+    def _lost(self, request: Request, error: Exception, *, repeatable: bool) -> int:
+        if request.ended:  # by ourselves
+            request.ended = False
+            return 0
+        request.losses += 1
+        if is_goodbye(error):
+            return 0
+        request.deaths += 1
+        if not repeatable:  # it is not sent again anyway, and may never be answered
+            return request.deaths
+        with self._lock:
+            known = self.losses.lost(request.query, request.args, request.sent_after, self._now())
+        return max(request.deaths, known)

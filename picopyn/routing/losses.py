@@ -1,0 +1,92 @@
+"""Which statements nodes died under, one after the other: what fells its server must not fell node after node.
+
+A node that dies takes every statement in flight with it, and nearly all of them are innocent. What tells them apart:
+
+1. A statement that was answered since then did not do it.
+2. A statement that was already under way when an earlier death became known did not follow that one: both are one
+   event, however many nodes went down in it, and however many calls it had in flight there.
+3. A text is one suspect, and a text with its arguments is another: a text that always kills is found even if its
+   arguments are never the same twice, and one that kills with certain arguments even if it succeeds with others.
+
+So two fail-overs in a row count against nothing that worked in between. This file keeps the accounts; it sends nothing
+and has no clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from typing import Any, NamedTuple
+
+#: A death is held against a statement for so long (seconds).
+REMEMBERED_FOR = 60.0
+#: Suspects that are remembered at most; the oldest is forgotten first.
+MOST_SUSPECTS = 1000
+
+
+class Record(NamedTuple):
+    """What is held against a suspect.
+
+    Attributes:
+        deaths: Nodes that died under it, one after the other, without an answer in between.
+        number: Number of the newest of these deaths, among all that were seen.
+        moment: When that became known (seconds on the engine's clock).
+    """
+
+    deaths: int
+    number: int
+    moment: float
+
+
+class LossMemory:
+    """Which statements are suspect. Owned by who decides about retries.
+
+    Attributes:
+        deaths: Number of the last death. Who sends a statement notes it, and names it if the connection is lost.
+        suspects: What is held against texts, and against texts with their arguments; empty nearly always.
+    """
+
+    __slots__ = ("deaths", "suspects")
+
+    def __init__(self) -> None:
+        self.deaths = 0
+        self.suspects: dict[Hashable, Record] = {}
+
+    def lost(self, query: str, args: Sequence[Any], sent_after: int, now: float) -> int:
+        """A connection broke under a statement, without a word of the server.
+
+        Args:
+            query: Its text.
+            args: Its arguments; only a hash of them is kept.
+            sent_after: The number of the last death when it was sent.
+            now: The engine's clock.
+
+        Returns:
+            How many nodes died under it one after the other, this one included.
+        """
+        number = self.deaths + 1
+        return max(self._hold(suspect, sent_after, number, now) for suspect in _suspects(query, args))
+
+    def answered(self, query: str, args: Sequence[Any]) -> None:
+        """The server answered a statement: nothing is held against it any more."""
+        for suspect in _suspects(query, args):
+            self.suspects.pop(suspect, None)
+
+    def _hold(self, suspect: Hashable, sent_after: int, number: int, now: float) -> int:
+        record = self.suspects.pop(suspect, None)
+        if record is None or now - record.moment >= REMEMBERED_FOR:
+            record = Record(0, 0, now)
+        if sent_after >= record.number:
+            self.deaths = number
+            record = Record(record.deaths + 1, number, now)
+        self.suspects[suspect] = record
+        if len(self.suspects) > MOST_SUSPECTS:
+            del self.suspects[next(iter(self.suspects))]
+        return record.deaths
+
+
+def _suspects(query: str, args: Sequence[Any]) -> tuple[Hashable, ...]:
+    """A text, and the text with these arguments where that can be told from others."""
+    try:
+        return query, (query, hash(tuple(args)))
+    except TypeError:  # a list, a dict
+        return (query,)

@@ -127,6 +127,7 @@ class Fault(Enum):
     STALE_MAP = "the node's or our map of the cluster is outdated; nothing was done"
     STALE_PLAN = "the prepared statement is outdated; nothing was done"
     OVERLOADED = "the node has no capacity now; nothing was done"
+    CONFLICT = "the transaction lost against another one and was rolled back; only all of it can be run again"
     AUTH = "the node refused the credentials"
     LOST = "the connection broke after the statement was sent"
     STATEMENT = "the statement itself failed; it is the caller's affair"

@@ -1,7 +1,7 @@
 """The manual keeps its word: every Python block compiles, and those marked `<!-- run -->` run.
 
-The blocks of a page run in order, in one namespace, against an embedded cluster with a table `orders`. The
-connection string of the examples stands for that cluster's.
+The blocks of a page run in order, in one namespace, against an embedded cluster with a table `orders`; those of the
+page about PostgreSQL against such a server. The connection string of the examples stands for theirs.
 """
 
 from __future__ import annotations
@@ -16,11 +16,15 @@ from pathlib import Path
 from types import CodeType
 from typing import Any
 
+import asyncpg
 import pytest
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 EXAMPLE_DSN = "postgresql://app:secret@n1:4327,n2:4327/"
+#: The page about plain PostgreSQL, and the connection string that stands for such a server there.
+POSTGRESQL_PAGE = "docs/postgresql.md"
+POSTGRESQL_DSN = "postgresql://app:secret@db1:5432,db2:5432/orders"
 FENCE = re.compile(r"(?P<mark><!-- run -->\n)?```python\n(?P<source>.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
@@ -35,7 +39,7 @@ class Block:
 
     def code(self, dsn: str = EXAMPLE_DSN) -> CodeType:
         """The block compiled, `await` allowed outside functions; line numbers are those of the page."""
-        source = "\n" * (self.line - 1) + self.source.replace(EXAMPLE_DSN, dsn)
+        source = "\n" * (self.line - 1) + self.source.replace(EXAMPLE_DSN, dsn).replace(POSTGRESQL_DSN, dsn)
         flags = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
         return compile(source, str(self.page), "exec", flags=flags, dont_inherit=True)
 
@@ -77,7 +81,11 @@ def test_the_manual_is_run() -> None:
         "docs/concepts.md",
         "docs/testing.md",
         "docs/errors.md",
+        POSTGRESQL_PAGE,
     } <= running
+
+
+RUN_PAGES = [page for page in PAGES if any(block.runs for block in blocks(page))]
 
 
 @pytest.fixture(scope="module")
@@ -99,9 +107,25 @@ def orders(cluster: Any) -> Iterator[str]:
 
 
 @pytest.mark.cluster
-@pytest.mark.parametrize("page", [page for page in PAGES if any(block.runs for block in blocks(page))], ids=name)
+@pytest.mark.parametrize("page", [p for p in RUN_PAGES if name(p) != POSTGRESQL_PAGE], ids=name)
 async def test_the_marked_blocks_of_a_page_run(page: Path, orders: str) -> None:
     """As they stand on the page, in order."""
+    await run(page, orders)
+
+
+async def test_the_marked_blocks_about_postgresql_run() -> None:
+    """On a real server of that kind."""
+    from picopyn.testing import PostgresServer
+
+    with PostgresServer(port=0) as server:
+        admin = await asyncpg.connect(server.dsn)
+        await admin.execute("CREATE TABLE orders (id int PRIMARY KEY, region text)")
+        await admin.close()
+        await run(ROOT / POSTGRESQL_PAGE, server.dsn)
+
+
+async def run(page: Path, orders: str) -> None:
+    """Run the marked blocks of a page in one namespace."""
     namespace: dict[str, Any] = {"__name__": "page"}
     for block in blocks(page):
         if not block.runs:

@@ -194,5 +194,9 @@ class Pool(_Awaited):
     def transaction(self, **options: Any) -> _Block:
         return _Block(self._threads, self._inner.transaction(**options))
 
+    async def run_transaction(self, work: Callable[[Any], Any], **options: Any) -> Any:
+        """The work runs in an event loop of its own, like a hook."""
+        return await self._threads.call(self._inner.run_transaction, _plain(self._threads, work), **options)
+
     async def release(self, connection: Any) -> None:
         await self._threads.call(self._inner.release, getattr(connection, "_inner", connection))

@@ -258,9 +258,10 @@ class Transaction:
 
     async def _commit(self) -> None:
         holder = self._holder
-        with holder._use("commit", decides=True):
-            if holder._loan.erred:
+        if holder._loan.erred:
+            with holder._use("commit"):
                 await self._check_alive()
+        with holder._use("commit", decides=not self._transaction._nested):
             await self._transaction.commit()
 
     async def _check_alive(self) -> None:

@@ -23,6 +23,7 @@ from picopyn.engine.loan import no_transactions
 from picopyn.engine.place import Place
 from picopyn.engine.request import EXECUTEMANY, EXECUTEMANY_FRESHLY, Request
 from picopyn.engine.statistics import pool_stats
+from picopyn.engine.transaction import TransactionRun, new_request
 from picopyn.errors import ConfigError, NotSupported, UsageError
 from picopyn.query_metadata import PreparedStatementMetadata
 from picopyn.role_settings import role_problems
@@ -229,6 +230,23 @@ class PoolFacade(Generic[L]):
                 text = f"the pool was not ready within {timeout:g} s; without a connection: {cluster.unconnected()}"
                 raise TimeoutError(text) from None
             self._check_open()
+
+    def _transaction_run(
+        self, retries: int, timeout: float | None, role: str | None, *, readonly: bool
+    ) -> tuple[TransactionRun, Place]:
+        self._check_atomic("run_transaction")
+        if not isinstance(retries, int) or isinstance(retries, bool) or retries < 0:
+            raise ValueError(f"retries must be a whole number of at least 0, not {retries!r}")
+        place = self._place(role, None, None)
+        asked = place.role or self._default_role
+        request = new_request(asked)
+        if timeout is not None:
+            self._limit(request, timeout)
+        only_reads = readonly or asked is Role.REPLICA
+        run = TransactionRun(
+            self._executor, self._cluster, self._journal, self._rng, request, retries, only_reads=only_reads
+        )
+        return run, place
 
     def _check_atomic(self, name: str) -> None:
         """Refuse what needs transactions where there are none."""

@@ -9,23 +9,26 @@ from __future__ import annotations
 import functools
 import traceback
 from asyncio import _get_running_loop
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 from picopyn.asynchronous.acquired import AcquiredConnection, Acquiring
 from picopyn.asynchronous.assembly import assemble
 from picopyn.asynchronous.facade import CLOSE_GRACE, PoolFacade, check_counts
 from picopyn.asynchronous.household import Household
 from picopyn.asynchronous.lifecycle import LAST_GRACE, Lifecycle
-from picopyn.asynchronous.transaction import PoolTransaction
+from picopyn.asynchronous.transaction import PoolTransaction, attempt
 from picopyn.engine.place import Place
 from picopyn.engine.request import Request
 from picopyn.errors import UsageError
 from picopyn.routing.explanation import RouteExplanation
 from picopyn.routing.sharding import ShardingKey
+from picopyn.routing.transactions import RETRIES
 from picopyn.settings import PoolSettings, check_grace, check_timeout
 from picopyn.topology import TopologySnapshot
+
+T = TypeVar("T")
 
 
 class Pool(PoolFacade[Lifecycle]):
@@ -344,6 +347,55 @@ class Pool(PoolFacade[Lifecycle]):
         self._check_atomic("transaction")
         acquiring = self.acquire(timeout=timeout, role=role, node=node, key=key)
         return PoolTransaction(acquiring, {"isolation": isolation, "readonly": readonly, "deferrable": deferrable})
+
+    async def run_transaction(
+        self,
+        work: Callable[[AcquiredConnection], Awaitable[T]],
+        *,
+        retries: int = RETRIES,
+        isolation: str | None = None,
+        readonly: bool = False,
+        deferrable: bool = False,
+        role: str | None = None,
+        timeout: float | None = None,
+    ) -> T:
+        """Run `work(connection)` in a transaction, and all of it again when it lost against another one.
+
+        It is run again after a serialization failure or a deadlock (40001, 40P01), when the connection broke before
+        COMMIT was sent, and when the host turned out not to be the primary; each time on a connection of its own, after
+        a random pause that grows. So `work` must do nothing outside of the transaction that may not happen twice.
+        `connection.transaction()` inside of it is a savepoint. BEGIN and COMMIT are the pool's.
+
+        Every other error, and one that did not come over this connection, rolls back and is the answer.
+
+        Args:
+            work: A coroutine function; it gets the connection.
+            retries: How often it is run again at most; a connection that broke counts too, and ends it the second time.
+            isolation: See `transaction`.
+            readonly: See `transaction`.
+            deferrable: See `transaction`.
+            role: See `acquire`.
+            timeout: Limit for all attempts and pauses together (seconds). None: none; `acquire_timeout` limits the
+                waiting for each connection.
+
+        Returns:
+            What `work` returned in the attempt that was committed.
+
+        Raises:
+            OutcomeUnknown: COMMIT was sent, and no answer came: it may have taken effect. It is not run again.
+            CallTimeout: The limit was reached; an `OutcomeUnknown` too, where COMMIT was on its way.
+            ConnectionLost: The connection broke before COMMIT, twice; nothing took effect.
+            NotSupported: The server has no transactions (Picodata); nothing was sent.
+            ValueError: The retries or the limit are none.
+            Exception: What `work` raised; it was rolled back.
+        """
+        run, place = self._transaction_run(retries, timeout, role, readonly=readonly)
+        options = {"isolation": isolation, "readonly": readonly, "deferrable": deferrable}
+
+        def take() -> Coroutine[Any, Any, AcquiredConnection]:
+            return self._acquire(run.remaining, place, None)
+
+        return await run.run(lambda: attempt(run, take, work, options))
 
     # looking inside
 

@@ -1,13 +1,19 @@
-"""`Pool.transaction`: a connection that is held for exactly one transaction."""
+"""`Pool.transaction`: a connection that is held for exactly one transaction; and one attempt of `run_transaction`."""
 
 from __future__ import annotations
 
+import asyncio
+import inspect
+from collections.abc import Awaitable, Callable
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 from picopyn.asynchronous.acquired import AcquiredConnection, Acquiring
 from picopyn.asynchronous.borrowed import Transaction
+from picopyn.engine.transaction import TransactionRun
 from picopyn.errors import UsageError
+
+T = TypeVar("T")
 
 
 class PoolTransaction:
@@ -49,3 +55,43 @@ class PoolTransaction:
         finally:
             if not connection.is_released():
                 connection.release()
+
+
+async def attempt(
+    run: TransactionRun,
+    take: Callable[[], Awaitable[AcquiredConnection]],
+    work: Callable[[AcquiredConnection], Awaitable[T]],
+    options: dict[str, Any],
+) -> T:
+    """Make one attempt: take a connection, begin, work, commit.
+
+    Args:
+        run: The call that it belongs to.
+        take: Takes the connection.
+        work: The caller's work.
+        options: Of the transaction.
+    """
+    connection = await take()
+    run.loan = connection._loan
+    limit = asyncio.timeout_at(run.deadline)
+    try:
+        async with limit, connection.transaction(**options):
+            return await _work(limit, connection, work)
+    finally:
+        run.expired = limit.expired()
+        if not connection.is_released():
+            connection.release()
+
+
+async def _work(
+    limit: asyncio.Timeout, connection: AcquiredConnection, work: Callable[[AcquiredConnection], Awaitable[T]]
+) -> T:
+    try:
+        doing = work(connection)
+        if not inspect.isawaitable(doing):
+            raise UsageError("work(connection) must be awaitable here: a coroutine function")
+        return await doing
+    except asyncio.CancelledError:
+        if limit.expired() and not connection.is_released():
+            connection.terminate()  # no time is left for a rollback; dropping the connection rolls back
+        raise

@@ -242,7 +242,7 @@ class Executor:
         except TimeoutError:
             return
 
-    async def _await_refresh(self, request: Request, doubtful: Node) -> bool:
+    async def await_refresh(self, request: Request, doubtful: Node) -> bool:
         """Wait for the result of a look that begins now or later: one under way may have seen what was before.
 
         Returns:
@@ -331,7 +331,7 @@ class Executor:
         if action is Action.AWAIT_REFRESH:
             if fault is Fault.NOT_LEADER:
                 self._router.needs_leader(request)
-            if not await self._await_refresh(request, node):
+            if not await self.await_refresh(request, node):
                 return _Verdict.NEXT_CANDIDATE
         elif action is Action.BACK_OFF:
             await self._pause(request, request.sent)

@@ -25,6 +25,8 @@ from picopyn.topology import Node, TopologySnapshot
 
 #: The mark of errors that come from code of the caller's own.
 _CALLERS: Final = "picopyn_callers_own"
+#: The mark of errors that came over a held connection: whose it was, and what the error means.
+_ORIGIN: Final = "picopyn_origin"
 
 
 def in_short(error: BaseException) -> str:
@@ -104,6 +106,32 @@ def mark_as_callers(error: BaseException) -> None:
 def is_callers(error: BaseException) -> bool:
     """Whether an error comes from code of the caller's own, as far as that was noted."""
     return _CALLERS in error.__dict__
+
+
+def mark_origin(error: BaseException, loan: object, fault: Fault) -> None:
+    """Note on which loan an error came, and what it means."""
+    error.__dict__[_ORIGIN] = loan, fault
+
+
+def meaning(error: BaseException, loan: object) -> Fault | None:
+    """What an error means that came on this loan; None when it came from elsewhere."""
+    origin, fault = error.__dict__.get(_ORIGIN, (None, None))
+    return fault if origin is loan else None
+
+
+def transaction_timed_out(timeout: float, node: Node | None, *, undecided: bool) -> CallTimeout:
+    """A transaction with all its attempts ran into its limit.
+
+    Args:
+        timeout: The limit (seconds).
+        node: Where the last attempt was; None: it had no connection.
+        undecided: COMMIT was sent and not answered.
+    """
+    where = "" if node is None else f"; the last attempt was at {node.name} ({node.address})"
+    text = f"run_transaction() was not done within {timeout:g} s{where}"
+    if undecided:
+        return WriteTimeout(f"{text}. COMMIT was sent and not answered, so it may have taken effect. Look first")
+    return CallTimeout(f"{text}. Nothing took effect. Allow more time, or look at the node")
 
 
 def not_acquired(

@@ -71,6 +71,7 @@ class Loan:
         released: The borrower gave it back.
         sound: No call on it ended in a way that leaves its state open.
         erred: The server refused a statement inside a transaction that is still open.
+        undecided: COMMIT was sent, and no answer tells what became of it.
     """
 
     __slots__ = (
@@ -85,6 +86,7 @@ class Loan:
         "pool",
         "released",
         "sound",
+        "undecided",
     )
 
     def __init__(self, lender: Lender, pool: NodePool, link: Link, owner: object = None) -> None:
@@ -94,6 +96,7 @@ class Loan:
         self.released = False
         self.sound = True
         self.erred = False
+        self.undecided = False
         self._lender = lender
         self._owner = owner
         self._running = ""
@@ -132,6 +135,7 @@ class Loan:
         self.erred = self.erred and in_transaction
         changes = query is not None and not in_transaction and self._lender.may_change(query)
         self._uncertain = decides or changes
+        self.undecided = self.undecided or decides
 
     def use(self, name: str, query: str | None = None, *, decides: bool = False, timeout: float | None = None) -> Use:
         """A call, for a `with` statement around it; see `begin`.
@@ -177,7 +181,11 @@ class Loan:
             The error to raise instead of the one given, or None.
         """
         name, self._running = self._running, ""
-        told = None if error is None else self._judge(name, error)
+        if error is None:
+            self.undecided = False
+            told = None
+        else:
+            told = self._judge(name, error)
         if self.released:
             self._go_back()
         return told
@@ -202,6 +210,10 @@ class Loan:
         else:
             self.release()
 
+    def interrupt(self) -> None:
+        """Its time is over: drop the connection, whatever runs on it, unless it went back. From anywhere."""
+        self.pool.interrupt(self.link, self._owner)
+
     def leave(self) -> None:
         """The borrower is about to close it: that says nothing about its node."""
         self.sound = False
@@ -224,17 +236,31 @@ class Loan:
             return failures.held_timed_out(name, node, uncertain=self._uncertain)
         fault = cluster.runtime.fault(error)
         if fault is not None and self.link.is_closed():
-            self.sound = False
-            uncertain = self._uncertain and fault is not Fault.NOT_SENT
-            self._note_outcome("connection lost", uncertain=uncertain)
-            return failures.held_lost(name, node, error, uncertain=uncertain, why=cluster.why_down(node))
+            return self._lost(name, error, fault)
         self.sound = self.sound and self.link.is_settled()
-        if getattr(error, "sqlstate", None) is not None:
-            if cluster.fault(error) is Fault.NOT_LEADER:
-                cluster.ask_refresh()
-            self.erred = self.link.is_in_transaction()
-            error.add_note(f"picopyn: {name}() on a connection to {node.name} ({node.address})")
+        if getattr(error, "sqlstate", None) is None:
+            return None
+        fault = cluster.fault(error)
+        if fault is Fault.LOST and self.undecided:  # the session was ended from outside: before COMMIT, or after it
+            return self._lost(name, error, fault)
+        if fault is Fault.NOT_LEADER:
+            cluster.ask_refresh()
+        self.undecided = False
+        self.erred = self.link.is_in_transaction()
+        failures.mark_origin(error, self, fault)
+        error.add_note(f"picopyn: {name}() on a connection to {node.name} ({node.address})")
         return None
+
+    def _lost(self, name: str, error: Exception, fault: Fault) -> Exception:
+        node = self.pool.node
+        self.sound = False
+        self.undecided = self.undecided and fault is not Fault.NOT_SENT
+        uncertain = self._uncertain and fault is not Fault.NOT_SENT
+        self._note_outcome("connection lost", uncertain=uncertain)
+        why = self._lender.cluster.why_down(node)
+        told = failures.held_lost(name, node, error, uncertain=uncertain, why=why)
+        failures.mark_origin(told, self, fault)
+        return told
 
     def _note_outcome(self, reason: str, *, uncertain: bool) -> None:
         if uncertain:

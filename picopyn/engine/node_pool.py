@@ -159,6 +159,13 @@ class NodePool:
         link.terminate()
         self._grow_soon()
 
+    def interrupt(self, link: Link, owner: object) -> None:
+        """Somebody's time is over: drop the connection that he holds, whatever runs on it, if he still holds it."""
+        with self._lock:
+            holds = self.slots.held.get(link) is owner and self.slots.part(link, "timeout")
+        if holds:
+            link.abort()
+
     def forfeit(self, owner: object) -> list[Link]:
         """Somebody was interrupted in the middle of what he did: finish it, so that nobody waits for him.
 

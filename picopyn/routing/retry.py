@@ -58,7 +58,7 @@ def decide(fault: Fault, call: Call) -> Action:
     Returns:
         What to do. Whether the deadline leaves time for it is the caller's check.
     """
-    if fault in (Fault.STATEMENT, Fault.AUTH):
+    if fault in (Fault.STATEMENT, Fault.AUTH, Fault.CONFLICT):
         return Action.RAISE
     if fault is Fault.LOST:
         return _after_loss(call)

@@ -20,11 +20,13 @@ from picopyn.asynchronous.lifecycle import LAST_GRACE
 from picopyn.asynchronous.sessions import Sessions
 from picopyn.asynchronous.transport import Dialer
 from picopyn.dialects.base import Dialect
+from picopyn.engine.place import Place
 from picopyn.engine.request import Request
 from picopyn.engine.runtime import Runtime
 from picopyn.errors import UsageError
 from picopyn.routing.explanation import RouteExplanation
 from picopyn.routing.sharding import ShardingKey
+from picopyn.routing.transactions import RETRIES
 from picopyn.settings import PoolSettings, check_grace, check_timeout
 from picopyn.sync import supported
 from picopyn.sync.acquired import AcquiredConnection, Acquiring, PoolTransaction
@@ -33,6 +35,7 @@ from picopyn.sync.driving import call, drive
 from picopyn.sync.lifecycle import Lifecycle
 from picopyn.sync.runtime import ThreadsRuntime
 from picopyn.sync.sessions import BlockingSessions, refuse_coroutines
+from picopyn.sync.transaction_attempt import attempt
 from picopyn.sync.wire import NamelessWire, Wire
 from picopyn.sync.workers import Workers
 from picopyn.topology import TopologySnapshot
@@ -283,18 +286,7 @@ class Pool(PoolFacade[Lifecycle]):
         check_timeout(timeout)
         origin = traceback.StackSummary.from_list(traceback.extract_stack()[:-1]) if self._settings.debug else None
 
-        def take() -> AcquiredConnection:
-            request = self._loan_request(timeout, place)
-            try:
-                loan = drive(self._executor.acquire(request, place))
-                return AcquiredConnection(loan, self, self._control_thread.later, origin)
-            except Exception:
-                raise
-            except BaseException:
-                self._executor.forfeit(request)
-                raise
-
-        return Acquiring(take, self._check_open)
+        return Acquiring(lambda: self._take(timeout, place, origin), self._check_open)
 
     def acquire_master(self, timeout: float | None = None) -> Acquiring:
         """`acquire(role="leader")`, as hasql calls it."""
@@ -353,6 +345,52 @@ class Pool(PoolFacade[Lifecycle]):
         acquiring = self.acquire(timeout=timeout, role=role, node=node, key=key)
         return PoolTransaction(acquiring, {"isolation": isolation, "readonly": readonly, "deferrable": deferrable})
 
+    def run_transaction(
+        self,
+        work: Callable[[AcquiredConnection], T],
+        *,
+        retries: int = RETRIES,
+        isolation: str | None = None,
+        readonly: bool = False,
+        deferrable: bool = False,
+        role: str | None = None,
+        timeout: float | None = None,
+    ) -> T:
+        """Run `work(connection)` in a transaction, and all of it again when it lost against another one.
+
+        See the asynchronous pool. `work` runs in the calling thread. When the limit is reached, its connection is
+        dropped, and the next call on it fails; what `work` does without the connection is not interrupted.
+
+        Args:
+            work: A function; it gets the connection.
+            retries: How often it is run again at most.
+            isolation: See `transaction`.
+            readonly: See `transaction`.
+            deferrable: See `transaction`.
+            role: See `acquire`.
+            timeout: Limit for all attempts and pauses together (seconds).
+
+        Returns:
+            What `work` returned in the attempt that was committed.
+
+        Raises:
+            OutcomeUnknown: COMMIT was sent, and no answer came: it may have taken effect. It is not run again.
+            CallTimeout: The limit was reached; an `OutcomeUnknown` too, where COMMIT was on its way.
+            ConnectionLost: The connection broke before COMMIT, twice; nothing took effect.
+            NotSupported: The server has no transactions (Picodata); nothing was sent.
+            UsageError: `work` is a coroutine function.
+            ValueError: The retries or the limit are none.
+            Exception: What `work` raised; it was rolled back.
+        """
+        run, place = self._transaction_run(retries, timeout, role, readonly=readonly)
+        options = {"isolation": isolation, "readonly": readonly, "deferrable": deferrable}
+        alarm = self._control_thread.alarm
+
+        async def once() -> T:
+            return attempt(run, self._take(run.remaining, place, None), work, options, alarm)
+
+        return drive(run.run(once))
+
     # looking inside
 
     def explain_route(self, query: str, *args: Any, role: str | None = None) -> RouteExplanation:
@@ -396,6 +434,17 @@ class Pool(PoolFacade[Lifecycle]):
         if timeout is not None or self._command_timeout is not None:
             self._limit(request, timeout)
         return request
+
+    def _take(self, timeout: float | None, place: Place, origin: traceback.StackSummary | None) -> AcquiredConnection:
+        request = self._loan_request(timeout, place)
+        try:
+            loan = drive(self._executor.acquire(request, place))
+            return AcquiredConnection(loan, self, self._control_thread.later, origin)
+        except Exception:
+            raise
+        except BaseException:
+            self._executor.forfeit(request)
+            raise
 
     def _warn_about_the_loop(self) -> None:
         self._warned = True

@@ -91,6 +91,8 @@ class BlockingSessions:
             return False
         finally:
             still()
+            if wire.was_closed():  # perhaps by another thread, just as a request ended: that has told nobody
+                wire.terminate()
         return wire.is_idle()
 
     def _set_up(self, wire: Wire) -> None:

@@ -72,14 +72,18 @@ class Transaction:
 
     def _commit(self) -> None:
         """COMMIT of a transaction that has failed would roll back, and say nothing about it."""
-        with self._guard.use("commit", decides=True):
-            if self._guard.has_failed:
-                try:
-                    self._wire.simple_query("SELECT 1", None)
-                except asyncpg.InFailedSQLTransactionError:
-                    self._wire.run(self._transaction.rollback())
-                    raise
+        if self._guard.has_failed:
+            with self._guard.use("commit"):
+                self._check_alive()
+        with self._guard.use("commit", decides=not self._transaction._nested):
             self._wire.run(self._transaction.commit())
+
+    def _check_alive(self) -> None:
+        try:
+            self._wire.simple_query("SELECT 1", None)
+        except asyncpg.InFailedSQLTransactionError:
+            self._wire.run(self._transaction.rollback())
+            raise
 
     def _rollback(self, limit: float | None = None) -> None:
         with self._guard.use("rollback"):

@@ -32,6 +32,8 @@ class _Weather:
     frozen: bool = False
     delay: float = 0.0
     cut_after: int | None = None
+    cut_at: bytes | None = None
+    cut_at_answered: int | None = None
 
 
 class _End(asyncio.Protocol):
@@ -179,6 +181,7 @@ class _Link:
         self.target = _End(self, answers=True)
         self._early: list[bytes] = []
         self._answered = 0
+        self._limit: int | None = None
 
     def ready(self, end: _End) -> None:
         if self._proxy.weather.frozen and end.transport is not None:
@@ -202,7 +205,14 @@ class _Link:
             self._pass_on(end, data, answers)
 
     def _pass_on(self, end: _End, data: bytes, answers: bool) -> None:
-        limit = self._proxy.weather.cut_after
+        weather = self._proxy.weather
+        if not answers and weather.cut_at is not None and weather.cut_at in data:
+            weather.cut_at = None  # this once
+            if weather.cut_at_answered is None:
+                self.cut()
+                return
+            self._answered, self._limit = 0, weather.cut_at_answered
+        limit = weather.cut_after if self._limit is None else self._limit
         if answers and limit is not None and self._answered + len(data) >= limit:
             self._write(self.client, data[: max(0, limit - self._answered)])
             asyncio.get_running_loop().call_soon(self.cut)
@@ -336,6 +346,16 @@ class FaultProxy:
     def cut_after(self, answered: int) -> None:
         """Reset each connection once so many more bytes of answers have passed, even inside a message."""
         self._set(cut_after=answered)
+
+    def cut_at(self, words: bytes, *, answered: int | None = None) -> None:
+        """Reset the first connection on which a client sends these bytes in one piece.
+
+        Args:
+            words: The bytes.
+            answered: They are passed on, and so many bytes of what is answered, before the connection is reset; at
+                least as many have to come. None: nothing of it is passed on.
+        """
+        self._set(cut_at=words, cut_at_answered=answered)
 
     # counts
 

@@ -39,10 +39,16 @@ async def test_a_held_connection_leads_where_one_says(target: Target, open_pool:
         await pool.acquire(key=ShardingKey("no such tier", (1,)))
 
 
+async def _never(connection: object) -> None:
+    raise AssertionError
+
+
 @pytest.mark.parametrize("facade", FACADES, indirect=True)
 async def test_what_looks_like_a_transaction_and_is_none_is_refused(target: Target, open_pool: OpenPool) -> None:
     """Picodata answers BEGIN and COMMIT; every statement takes effect by itself all the same."""
     pool = await open_pool(target.dsn)
+    with pytest.raises(NotSupported, match="run_transaction"):
+        await pool.run_transaction(_never)
     with pytest.raises(NotSupported, match="nothing can be rolled back"):
         pool.transaction()
     async with pool.acquire() as connection:

@@ -1,8 +1,8 @@
 """What an error of PostgreSQL means: SQLSTATE → `Fault`.
 
 A row says "nothing was done" only where the server refuses before it runs the statement, or where it has rolled back
-what it ran. What is not in the table is the statement's own affair: deadlocks and serialization failures too, for only
-the caller can run a transaction again.
+what it ran. What is not in the table is the statement's own affair. Deadlocks and serialization failures are for those
+who can run the whole transaction again: a single statement is not sent twice.
 
 *Source*: PostgreSQL 18 documentation, appendix A "PostgreSQL Error Codes"; the codes of a server that stops, section
 19.5 "Shutting Down the Server".
@@ -24,6 +24,9 @@ BY_SQLSTATE: Final[Mapping[str, Fault]] = {
     "08004": Fault.REFUSED,  # the server rejected the connection
     # Asked to write where nothing may be written: a standby, or a primary that was just made read-only.
     "25006": Fault.NOT_LEADER,
+    # Class 40: rolled back because of another transaction; "retry the complete transaction" (section 13.5).
+    "40001": Fault.CONFLICT,
+    "40P01": Fault.CONFLICT,
     # A prepared statement that this session does not have, or has already: a pooler gave us another session.
     "26000": Fault.STALE_PLAN,
     "42P05": Fault.STALE_PLAN,

@@ -1,0 +1,54 @@
+"""Whether a transaction is run again after an attempt failed, and how long to wait before: pure decisions.
+
+A transaction that was rolled back has done nothing, so all of it may be run again, whatever is in it. One whose COMMIT
+was sent and not answered is never run again: that is nobody's to guess.
+
+*Source*: PostgreSQL 18 documentation, section 13.5 "Serialization Failure Handling" (all of the transaction, not the
+statement, is to be run again).
+"""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Final
+
+from picopyn.errors import Fault
+from picopyn.routing.retry import MAX_LOSSES
+
+#: How often a transaction is run again when the caller does not say.
+RETRIES: Final = 5
+#: Longest first pause (seconds); the longest doubles with every failure, up to `LONGEST_PAUSE`.
+FIRST_PAUSE: Final = 0.01
+LONGEST_PAUSE: Final = 1.0
+
+#: To run it again changes nothing about these.
+_FINAL: Final = (Fault.STATEMENT, Fault.AUTH)
+
+
+def may_run_again(fault: Fault | None, *, failed: int, losses: int, retries: int, only_reads: bool) -> bool:
+    """Decide whether a transaction that was rolled back is run again.
+
+    Args:
+        fault: What the error of its connection means; None: the error came from elsewhere.
+        failed: Attempts that failed, this one included.
+        losses: Those of them that ended because the connection broke. A transaction that fells its server must not
+            fell a third one.
+        retries: How many further attempts the caller allows in all.
+        only_reads: It was begun as read only, or where nothing can be written: the refusal of a write is its answer.
+    """
+    if fault is None or fault in _FINAL or failed > retries:
+        return False
+    if fault is Fault.NOT_LEADER:
+        return not only_reads
+    return fault is not Fault.LOST or losses < MAX_LOSSES
+
+
+def full_jitter(failed: int, rng: Random) -> float:
+    """Seconds to wait after so many failures in a row, from 1: anything between nothing and a limit that doubles.
+
+    Transactions that met once would meet again if they waited equally long; drawing from the whole range parts them
+    fastest.
+
+    *Source*: Marc Brooker, "Exponential Backoff And Jitter", AWS Architecture Blog, 2015 ("full jitter").
+    """
+    return rng.uniform(0.0, min(FIRST_PAUSE * 2.0 ** min(failed - 1, 20), LONGEST_PAUSE))

@@ -8,7 +8,7 @@ from math import isfinite
 
 import pytest
 
-from benchmarks import environment, gate, hot_path, plans
+from benchmarks import environment, gate, hot_path, plans, yugabyte_key
 from benchmarks.comparing import measure, placements
 from benchmarks.estimates import Interval
 from benchmarks.interleaving import Patience, Series
@@ -103,3 +103,10 @@ def test_a_failed_installation_is_told_in_a_line() -> None:
         environment._run([sys.executable, "-c", "print('first'); print('no such thing'); raise SystemExit(1)"])
     with pytest.raises(environment.NotInstalled, match="FileNotFoundError"):
         environment._run(["/no/such/program"])
+
+
+def test_the_keys_of_yugabytedb_are_measured() -> None:
+    """Every kind of key has a price."""
+    found = yugabyte_key.measure(calls=20, repeats=2)
+    assert set(found) == {"memory", *yugabyte_key.KEYS}
+    assert all(isfinite(microseconds) for microseconds in found.values())

@@ -178,16 +178,20 @@ def _alike(want: Any, have: Any) -> bool:
 
 
 def _plan_reduced(answers: list[Answer]) -> list[Answer]:
-    if ["T", [["QUERY PLAN", 25]]] not in answers or not any(a[0] == "D" for a in answers):
+    if not _is_plan(answers) or not any(a[0] == "D" for a in answers):
         return answers
     last = max(at for at, answer in enumerate(answers) if answer[0] == "D")
     return [["D", ["<plan line>"]] if a[0] == "D" and at != last else a for at, a in enumerate(answers)]
 
 
+def _is_plan(answers: list[Answer]) -> bool:
+    return any(["T", [[name, 25]]] in answers for name in ("QUERY PLAN", "EXPLAIN"))
+
+
 def _rows_sorted(expected: list[Answer], got: list[Answer]) -> tuple[list[Answer], list[Answer]]:
     """The rows of an answer in an order that does not depend on the server."""
     rows = [a[1] for a in expected if a[0] == "D"]
-    if ["T", [["QUERY PLAN", 25]]] in expected or not rows:
+    if _is_plan(expected) or not rows:
         return expected, got
     masked = {at for row in rows for at, value in enumerate(row) if isinstance(value, str) and "<" in value}
 
@@ -204,8 +208,9 @@ def _rows_sorted(expected: list[Answer], got: list[Answer]) -> tuple[list[Answer
 class Player:
     """Plays sections, in order, at the leader of default_1; gives (conversation, difference or None)."""
 
-    def __init__(self, cluster: PicodataCluster, rename: Rename | None = None) -> None:
+    def __init__(self, cluster: PicodataCluster, rename: Rename | None = None, version: str = "26.1") -> None:
         self._cluster = cluster
+        self._version = f"answer_{version.replace('.', '_')}"
         self._rename = rename or Rename.nothing()
         self._hand_shake: list[Answer] = []
 
@@ -246,7 +251,7 @@ class Player:
 
     def _judge(self, step: dict[str, Any], got: list[Answer]) -> tuple[dict[str, Any], str | None]:
         expected = []
-        for answer in step["answer"]:
+        for answer in step.get(self._version, step["answer"]):
             expected += self._hand_shake if isinstance(answer, str) else [self._for(step).answer(answer)]
         ordered = "ORDER BY" in str(step["do"]) or "limit 2" in str(step["do"])
         return step, differences(expected, got, ordered=ordered)

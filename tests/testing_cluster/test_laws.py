@@ -1,5 +1,7 @@
 """The decision table of the embedded cluster: where a statement executes and what it waits for."""
 
+from dataclasses import replace
+
 import pytest
 
 from picopyn.testing.picodata.laws import Kind, Life, Need, Place, Scene, decide
@@ -114,3 +116,33 @@ def test_an_instance_of_another_tier_never_executes_locally() -> None:
     need = Need(Kind.SHARDED, "storage", frozenset({"storage_1"}))
     at = Scene("router_1_1", "router_1", "router", {"storage_1": "storage_1_1"}, {"storage_1_1": Life.ALIVE})
     assert decide(at, need).place is Place.FORWARDED
+
+
+def test_an_older_server_executes_nothing_by_itself() -> None:
+    """25.6: with one leader dead, not even the owner's leader answers."""
+    at = replace(scene("default_1_1", default_2_1=Life.DEAD), executes_locally=False)
+    verdict = decide(at, keyed("default_1"))
+    assert (verdict.place, verdict.waits_connected) == (Place.FORWARDED, {"default_2_1"})
+
+
+@pytest.mark.parametrize("at", ["default_1_2", "default_2_1", "default_2_2"])
+@pytest.mark.parametrize("reads", [True, False])
+def test_forward_off_refuses_at_once_anywhere_but_at_the_owners_leader(at: str, reads: bool) -> None:
+    """Recorded on 26.2: refused instead of hanging, with a leader dead; also at a replica that may read."""
+    need = replace(keyed("default_1", reads=reads, preference="any"), forward="off")
+    verdict = decide(scene(at, default_2_1=Life.DEAD), need)
+    assert (verdict.refused, verdict.hangs) == ("elsewhere", False)
+    assert decide(scene("default_1_1", default_2_1=Life.DEAD), need).place is Place.OWNER
+
+
+def test_forward_between_replicas_only_refuses_what_spans_replicasets() -> None:
+    """Recorded on 26.2: `ro_to_rw` takes every one-bucket statement at every instance, and no scan."""
+    assert decide(scene("default_1_1"), replace(SCAN, forward="ro_to_rw")).refused == "spread"
+    assert decide(scene("default_1_1"), replace(SCAN, forward="off")).refused == "spread"
+    for at in ("default_1_1", "default_1_2", "default_2_1"):
+        assert not decide(scene(at), replace(keyed("default_1"), forward="ro_to_rw")).refused
+
+
+def test_forward_does_not_concern_what_has_no_buckets() -> None:
+    """Global tables, system tables and EXPLAIN work with any value."""
+    assert not decide(scene("default_2_2"), Need(Kind.ANYWHERE, forward="off")).refused

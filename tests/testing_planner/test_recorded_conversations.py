@@ -1,5 +1,5 @@
-"""What the planner says at Parse and Describe equals what a real 26.1.6 said: types, columns, tags, notices,
-refusals, plans.
+"""What the planner says at Parse and Describe equals what a real Picodata said: types, columns, tags, notices,
+refusals, plans; 26.1.6 in full, 25.6 and 26.2 where they differ.
 """
 
 from __future__ import annotations
@@ -13,11 +13,13 @@ import pytest
 
 from picopyn.testing.picodata.planner import Catalog, ServerError, Statement, prepare
 from picopyn.testing.picodata.planner import statement as st
+from picopyn.testing.picodata.planner.accent import ACCENTS
 from picopyn.testing.picodata.planner.values import decode_parameter
 from tests.testing_planner.recorded import load
 
 _PLACE = "parsing error: <position and expectation>"
 _SECTIONS = ("setup", "simple", "extended+metadata", "extended binary", "bare user")
+_VERSIONS = ("25.6", "26.1", "26.2")
 _ROWS: list[dict[str, Any]] = [
     row
     for row in load("picodata-conversations.json")["conversations"]
@@ -43,13 +45,21 @@ def _applied(catalog: Catalog, statement: Statement) -> Catalog:
     return catalog
 
 
-def _with_catalogs() -> list[tuple[dict[str, Any], Catalog]]:
-    catalog, found = Catalog(), []
-    for row in _ROWS:
+def _rows(version: str) -> list[dict[str, Any]]:
+    """What a version answered; only what differs from 26.1 counts again."""
+    other = f"answer_{version.replace('.', '_')}"
+    return [
+        {**row, "answer": row.get(other, row["answer"]), "judged": other in row or version == "26.1"} for row in _ROWS
+    ]
+
+
+def _with_catalogs(version: str) -> list[tuple[dict[str, Any], Catalog]]:
+    catalog, found = Catalog(accent=ACCENTS[version]), []
+    for row in _rows(version):
         found.append((row, catalog))
         if all(answer[0] != "E" for answer in row["answer"]):
             catalog = _applied(catalog, prepare(row["do"], catalog, row.get("oids", ())))
-    return found
+    return [(row, catalog) for row, catalog in found if row["judged"]]
 
 
 def _prepared_or_refused(row: dict[str, Any], catalog: Catalog) -> Statement | ServerError:
@@ -63,8 +73,9 @@ def _said(row: dict[str, Any], letter: str) -> Any:
     return next((answer[1] for answer in row["answer"] if answer[0] == letter and len(answer) > 1), None)
 
 
-_CASES = _with_catalogs()
-_IDS = [f"{number} {row['do']}" for number, (row, _) in enumerate(_CASES)]
+_BY_VERSION = [(version, *case) for version in _VERSIONS for case in _with_catalogs(version)]
+_CASES = [(row, catalog) for _, row, catalog in _BY_VERSION]
+_IDS = [f"{version} {number} {row['do']}" for number, (version, row, _) in enumerate(_BY_VERSION)]
 
 
 @pytest.mark.parametrize(("row", "catalog"), _CASES, ids=_IDS)

@@ -17,6 +17,7 @@ from picopyn.testing.picodata.cluster import Cluster, random_nonce
 from picopyn.testing.picodata.execution import Execution
 from picopyn.testing.picodata.host import Host
 from picopyn.testing.picodata.planner import errors
+from picopyn.testing.picodata.planner.accent import Accent
 from picopyn.testing.picodata.planner.statement import Statement
 from picopyn.testing.picodata.plans import Plans
 from picopyn.testing.picodata.portals import Result
@@ -32,6 +33,11 @@ class InstanceBackend:
         self._host = host
         self._plans = plans
         self._execution = execution
+
+    @property
+    def accent(self) -> Accent:
+        """The version whose answers are given."""
+        return self._cluster.accent
 
     def exchange(self, user: str) -> Exchange | None:
         """MD5 or SCRAM as the user was created; unknown users act SCRAM out; `chap-sha1` gets None."""

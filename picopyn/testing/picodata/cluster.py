@@ -15,13 +15,12 @@ from datetime import UTC, datetime
 
 from picopyn.testing.picodata.laws import Life, Scene
 from picopyn.testing.picodata.model import Address, BucketMap, Instance, Replicaset, Standing, Tier
+from picopyn.testing.picodata.planner.accent import ACCENTS, Accent
 from picopyn.testing.picodata.planner.catalog import Catalog
 from picopyn.testing.picodata.shape import Shape
 from picopyn.testing.picodata.users import ADMIN, Users
 from picopyn.testing.picodata.views import Views
 from picopyn.testing.picodata.watch import Watch
-
-VERSION_TEXT = "26.1.6-0-gembedded"
 
 
 @dataclass
@@ -54,6 +53,11 @@ class Cluster:
     watch: Watch = field(default_factory=Watch)
     table_ids: dict[str, int] = field(default_factory=dict)
 
+    @property
+    def accent(self) -> Accent:
+        """The version whose answers are given."""
+        return self.catalog.accent
+
     def members(self, replicaset: str) -> list[Instance]:
         """Instances of a replicaset that are not expelled, by name."""
         found = [item for item in self.instances.values() if item.replicaset == replicaset]
@@ -67,7 +71,7 @@ class Cluster:
         """Who is who for a statement on tables of this tier (None: of every tier) at this instance."""
         masters = {item.name: item.current_master for item in self.of_tier(tier)}
         life = {name: self.instances[name].life for name in masters.values()}
-        return Scene(at.name, at.replicaset, at.tier, masters, life)
+        return Scene(at.name, at.replicaset, at.tier, masters, life, not self.accent.before_26_1)
 
     def life(self, name: str) -> Life:
         """What the process of an instance does."""
@@ -82,7 +86,11 @@ def found(shape: Shape) -> Cluster:
     """A new cluster in the given shape; ports are still 0."""
     counts = {name: tier.bucket_count for name, tier in shape.tiers.items()}
     catalog = Catalog(
-        tiers=counts, default_tier=next(iter(shape.tiers)), double_form=shape.double_form, keeps_offsets=True
+        tiers=counts,
+        default_tier=next(iter(shape.tiers)),
+        double_form=shape.double_form,
+        keeps_offsets=True,
+        accent=ACCENTS[shape.version],
     )
     cluster = Cluster(shape, Settings(shape.auto_offline_timeout), catalog)
     cluster.users.create(ADMIN, shape.admin_password)

@@ -18,6 +18,7 @@ from picopyn.testing.picodata.cluster import Cluster
 from picopyn.testing.picodata.planner import errors
 from picopyn.testing.picodata.planner import statement as ask
 from picopyn.testing.picodata.planner import storage_names as names
+from picopyn.testing.picodata.planner.accent import Accent
 from picopyn.testing.picodata.planner.catalog import Table
 from picopyn.testing.picodata.planner.hash import bucket_of
 from picopyn.testing.picodata.storage import Storage
@@ -173,7 +174,7 @@ class Schema:
             if ddl.if_not_exists:
                 return
             raise errors.internal(f"user {ddl.name} already exists")
-        _check_password(ddl.password, ddl.method)
+        _check_password(ddl.password, ddl.method, self._cluster.accent)
         users.create(ddl.name, ddl.password, ddl.method)
 
     async def _alter_user(self, ddl: ask.AlterUser, user: str) -> None:
@@ -186,7 +187,7 @@ class Schema:
             raise errors.internal(f"user {ddl.name} does not exist")
         if ddl.password is not None:
             method = ddl.method or secret.method
-            _check_password(ddl.password, method)
+            _check_password(ddl.password, method, self._cluster.accent)
             users.create(ddl.name, ddl.password, method)
         if ddl.login:
             users.unblock(ddl.name)
@@ -219,6 +220,6 @@ class Schema:
             settings.vdbe_opcode_max = value
 
 
-def _check_password(password: str, method: str) -> None:
+def _check_password(password: str, method: str, accent: Accent) -> None:
     if method != "ldap" and len(password) < _LEAST_PASSWORD:
-        raise errors.password_too_short(len(password), _LEAST_PASSWORD)
+        raise errors.password_too_short(password, _LEAST_PASSWORD, accent)

@@ -126,8 +126,11 @@ class Execution:
         numbers = None if buckets.scope == "unknown" else buckets.numbers
         owners = self._cluster.buckets[statement.tier].owners(numbers)
         options = statement.bound_options(values)
-        preference = options.get("read_preference") or start.read_preference or "leader"
-        return Need(Kind.SHARDED, statement.tier, owners, statement.kind == "select", str(preference).lower())
+        preference = str(options.get("read_preference") or start.read_preference or "leader").lower()
+        forward = str(options.get("forward") or start.forward or "on")
+        if forward == "off" and preference == "replica":
+            raise errors.forward_and_replicas()
+        return Need(Kind.SHARDED, statement.tier, owners, statement.kind == "select", preference, forward)
 
     def _check_faults(self, need: Need) -> None:
         if need.kind is not Kind.SHARDED:
@@ -147,6 +150,8 @@ class Execution:
         """Wait as the laws say: for the very instances that were missing when the wait began."""
         while True:
             verdict = decide(self._cluster.scene(self._host.instance, need.tier), need)
+            if verdict.refused:
+                raise errors.forward_refused(need.forward, verdict.refused == "spread")
             if verdict.waits_connected:
                 await self._hang(self._until_connected(verdict, need), deadline)
                 continue
@@ -219,7 +224,9 @@ class Execution:
             found = await self._rows.select(at, statement, values)
             self._check_row_limit(options, start, need, len(found))
             return Result(found, len(found))
-        return Result((), await self._rows.write(at, statement, values))
+        count = await self._rows.write(at, statement, values)
+        silent = statement.kind == "do" and self._cluster.accent.since_26_2  # recorded: DO 0
+        return Result((), 0 if silent else count)
 
     def _check_opcodes(self, options: Options, start: StartUp, need: Need) -> None:
         """A limit of a few opcodes stops every SELECT on a sharded table where it executes."""
@@ -240,8 +247,8 @@ class Execution:
         if need.kind is not Kind.SHARDED or not limit or count <= limit:
             return
         if -(-count // max(1, len(need.replicasets))) > limit and len(need.replicasets) > 1:
-            raise errors.too_many_rows_at(limit, self._target(need))
-        raise _OwnFaultError(errors.too_many_rows(limit))
+            raise errors.too_many_rows_at(limit, self._target(need), accent=self._cluster.accent)
+        raise _OwnFaultError(errors.numbered(errors.too_many_rows(limit), self._cluster.accent))
 
 
 class _OwnFaultError(ServerError):

@@ -1,8 +1,8 @@
-"""Where a statement executes, and what it waits for: the laws of a Picodata 26.1 as one decision table. Pure.
+"""Where a statement executes, and what it waits for: the laws of a Picodata as one decision table. Pure.
 
 Decides from the roles and the life of the instances alone. Must not know sockets, clocks, rows or SQL.
 
-*Source* of every rule: `picodata-recorded.md` sections 1, 3 and 4 (26.1.6), named at the rule.
+*Source* of every rule: `picodata-recorded.md` sections 1, 3, 4 (26.1.6 and 25.6) and 7 (26.2).
 """
 
 from __future__ import annotations
@@ -53,6 +53,7 @@ class Need:
         replicasets: Names of the replicasets whose buckets take part.
         reads: Whether it only reads.
         read_preference: `"leader"`, `"replica"` or `"any"`, from the text or the connection.
+        forward: `"on"`, `"ro_to_rw"` or `"off"`, from the text or the connection; always `"on"` before 26.2.
     """
 
     kind: Kind
@@ -60,6 +61,7 @@ class Need:
     replicasets: frozenset[str] = frozenset()
     reads: bool = False
     read_preference: str = "leader"
+    forward: str = "on"
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +75,7 @@ class Scene:
         masters: Replicaset to the name of its current master, for the replicasets of the statement's tier
             (of all tiers for SCHEMA).
         life: Life of every instance named in `masters`.
+        executes_locally: Whether an instance executes by itself what concerns only its own rows; 25.6 never does.
     """
 
     at: str
@@ -80,6 +83,7 @@ class Scene:
     tier: str
     masters: Mapping[str, str]
     life: Mapping[str, Life]
+    executes_locally: bool = True
 
 
 class Place(Enum):
@@ -112,12 +116,15 @@ class Verdict:
         waits_answer: Frozen masters the statement has been sent to: it happens when they thaw.
         no_replica: Whether the read is refused once sent (`read_preference = replica` where no replica is
             taken).
+        refused: What `forward` forbids: `"elsewhere"`, the rows are at another instance; `"spread"`, they are at
+            several; `""`, nothing. It is refused at once, whoever is dead.
     """
 
     place: Place
     waits_connected: frozenset[str] = frozenset()
     waits_answer: frozenset[str] = frozenset()
     no_replica: bool = False
+    refused: str = ""
 
     @property
     def hangs(self) -> bool:
@@ -131,14 +138,17 @@ def decide(scene: Scene, need: Need) -> Verdict:
         return Verdict(Place.HERE)
     if need.kind is Kind.SCHEMA:
         return Verdict(Place.EVERYWHERE, *_waits(scene, frozenset(scene.masters)))
-    local = need.replicasets == {scene.replicaset} and need.tier == scene.tier
+    local = need.replicasets == {scene.replicaset} and need.tier == scene.tier and scene.executes_locally
     leader = scene.masters.get(scene.replicaset) == scene.at
     if local and leader and not (need.reads and need.read_preference == "replica"):
         return Verdict(Place.OWNER)
+    spread = len(need.replicasets) > 1
+    if need.forward == "off" or (need.forward == "ro_to_rw" and spread):
+        return Verdict(Place.FORWARDED, refused="spread" if spread else "elsewhere")
     if local and not leader and need.reads and need.read_preference != "leader":
         return Verdict(Place.REPLICA)
-    refused = need.reads and need.read_preference == "replica"
-    return Verdict(Place.FORWARDED, *_waits(scene, need.replicasets), no_replica=refused)
+    no_replica = need.reads and need.read_preference == "replica"
+    return Verdict(Place.FORWARDED, *_waits(scene, need.replicasets), no_replica=no_replica)
 
 
 def _waits(scene: Scene, targets: frozenset[str]) -> tuple[frozenset[str], frozenset[str]]:

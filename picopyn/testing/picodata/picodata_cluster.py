@@ -117,7 +117,7 @@ class PicodataCluster:
         users: `{name: password}` or `UserShape`s; without any privilege at first.
         auto_offline_timeout: Seconds until a lost instance is declared Offline (a real cluster's default is
             30).
-        version: Whose accent is spoken; `"26.1"` is the only one so far.
+        version: Whose accent is spoken: `"25.6"`, `"26.1"` or `"26.2"`.
         **more: Further fields of `Shape`.
 
     Raises:

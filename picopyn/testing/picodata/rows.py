@@ -49,7 +49,7 @@ class Rows:
         try:
             return await self._storage.fetch(at, statement.sql, statement.storage_arguments(values))
         except asyncpg.PostgresError as error:
-            raise _in_our_words(error) from None
+            raise errors.numbered(_in_our_words(error), self._cluster.accent) from None
 
     async def write(self, at: str, statement: Statement, values: Sequence[Any]) -> int:
         """Number of rows an INSERT, UPDATE, DELETE or DO changed.

@@ -58,7 +58,7 @@ class Server:
 
     async def start(self) -> None:
         """Make the system tables and open every door."""
-        await system_tables.create(self._storage)
+        await system_tables.create(self._storage, self._cluster.accent)
         for instance in self._cluster.instances.values():
             self._open(instance)
         await self._publisher.publish()

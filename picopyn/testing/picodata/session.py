@@ -19,6 +19,7 @@ from typing import Protocol, cast
 
 from picopyn.testing.picodata import portals, wire
 from picopyn.testing.picodata.auth import BadExchange, Exchange
+from picopyn.testing.picodata.planner.accent import Accent
 from picopyn.testing.picodata.planner.errors import ServerError, sbroad
 from picopyn.testing.picodata.planner.statement import Deallocate, Statement
 from picopyn.testing.picodata.portals import Desk, Portal, Result
@@ -45,6 +46,11 @@ _FLUSH_AT = 65536
 
 class Backend(Protocol):
     """The instance behind a session."""
+
+    @property
+    def accent(self) -> Accent:
+        """The version whose answers are given."""
+        ...
 
     def exchange(self, user: str) -> Exchange | None:
         """How this user proves who they are; None: cannot log in at all."""
@@ -178,7 +184,7 @@ class Session(asyncio.Protocol):
             return True
         if code >> 16 != 3:
             raise TurnedAway(f"request {code}")
-        self._start = read_start_up(packet[4:])
+        self._start = read_start_up(packet[4:], self._backend.accent)
         self._exchange = self._backend.exchange(self._start.user)
         if self._exchange is None:
             self._refuse(self._start.user)
@@ -288,7 +294,7 @@ class Session(asyncio.Protocol):
 
     def _describe(self, statement: Statement) -> None:
         oids = statement.parameter_oids
-        if len(oids) > _MOST_PARAMETERS:
+        if len(oids) > _MOST_PARAMETERS and not self._backend.accent.since_26_2:
             raise wire.ProtocolViolation("ParameterDescription too long")
         formats = (0,) * len(statement.columns or ())
         self._send(wire.parameter_description(oids), _columns(statement, formats))

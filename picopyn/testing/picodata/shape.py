@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-VERSIONS = ("26.1",)
+from picopyn.testing.picodata.planner.accent import ACCENTS
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +74,8 @@ class Shape:
     def problems(self) -> list[str]:
         """What is wrong with it, one sentence each."""
         found = []
-        if self.version not in VERSIONS:
-            found.append(f"version {self.version!r} is not modelled yet, only {', '.join(VERSIONS)}")
+        if self.version not in ACCENTS:
+            found.append(f"version {self.version!r} is not modelled, only {', '.join(ACCENTS)}")
         if not self.tiers:
             found.append("at least one tier is needed")
         for name, tier in self.tiers.items():

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from picopyn.testing.picodata.planner.accent import DEFAULT, Accent
+
 _SMART = ("pico_query_metadata", "pico_stmt_invalidation")
 
 
@@ -26,6 +28,7 @@ class StartUp:
         query_metadata: Whether each Parse is answered with a metadata notice.
         stmt_invalidation: Whether a stale statement fails at Bind with 42999.
         read_preference: `"leader"`, `"replica"` or `"any"`; None when the connection says nothing.
+        forward: `"on"`, `"ro_to_rw"` or `"off"`: whether statements may be sent on to other instances (26.2).
         sql_motion_row_max: Row limit of this connection, or None.
         sql_vdbe_opcode_max: Opcode limit of this connection, or None.
     """
@@ -36,9 +39,10 @@ class StartUp:
     read_preference: str | None = None
     sql_motion_row_max: int | None = None
     sql_vdbe_opcode_max: int | None = None
+    forward: str | None = None
 
 
-def read_start_up(body: bytes) -> StartUp:
+def read_start_up(body: bytes, accent: Accent = DEFAULT) -> StartUp:
     """Read the keys and values that follow the protocol number.
 
     Raises:
@@ -50,7 +54,11 @@ def read_start_up(body: bytes) -> StartUp:
     asked = StartUp(keys["user"])
     if "options" in keys:
         for name, value in _options(keys["options"]).items():
-            asked = _apply(asked, name, value)
+            asked = (
+                replace(asked, forward=_forward(value))
+                if name == "forward" and accent.since_26_2
+                else _apply(asked, name, value)
+            )
     for name in _SMART:
         if name in keys:
             asked = _apply(asked, name, keys[name])
@@ -88,6 +96,13 @@ def _apply(asked: StartUp, name: str, value: str) -> StartUp:
         case "read_preference":
             return replace(asked, read_preference=_preference(value))
     return asked
+
+
+def _forward(value: str) -> str:
+    """Case matters, and anything else closes the door (recorded on 26.2); older servers ignore the option."""
+    if value not in ("on", "off", "ro_to_rw"):
+        raise TurnedAway(f"unknown forward value: '{value}'")
+    return value
 
 
 def _preference(value: str) -> str:

@@ -13,8 +13,9 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from picopyn.testing.picodata.cluster import VERSION_TEXT, Cluster
+from picopyn.testing.picodata.cluster import Cluster
 from picopyn.testing.picodata.model import Instance, Range
+from picopyn.testing.picodata.planner.accent import Accent
 from picopyn.testing.picodata.planner.catalog import Table
 from picopyn.testing.picodata.planner.storage_names import SCHEMA, create_table_text, relation
 from picopyn.testing.picodata.planner.system_tables import SYSTEM_TABLES
@@ -52,15 +53,19 @@ CREATE FUNCTION {SCHEMA}.pico_raft_leader_id() RETURNS int8 LANGUAGE sql STABLE 
   SELECT min(raft_id) FROM {SCHEMA}._pico_instance WHERE current_state ->> 0 = 'Online' $$;
 CREATE FUNCTION {SCHEMA}.pico_raft_leader_uuid() RETURNS text LANGUAGE sql STABLE AS $$
   SELECT uuid FROM {SCHEMA}._pico_instance WHERE raft_id = {SCHEMA}.pico_raft_leader_id() $$;
-CREATE FUNCTION {SCHEMA}.version() RETURNS text LANGUAGE sql STABLE AS $$
-  SELECT 'picodata {VERSION_TEXT}'::text $$;
 """
 
 
-async def create(storage: Storage) -> None:
+def _version_function(accent: Accent) -> str:
+    """26.2 says whose version it is, 26.1 does not (recorded)."""
+    text = "picodata " * accent.since_26_2 + accent.version_text
+    return f"CREATE FUNCTION {SCHEMA}.version() RETURNS text LANGUAGE sql STABLE AS $$ SELECT '{text}'::text $$"
+
+
+async def create(storage: Storage, accent: Accent) -> None:
     """Make every relation and function, all empty."""
     tables = ";".join(create_table_text(table) for table in SYSTEM_TABLES.values())
-    script = f"CREATE SCHEMA IF NOT EXISTS {SCHEMA}; {tables}; {_FUNCTIONS}"
+    script = f"CREATE SCHEMA IF NOT EXISTS {SCHEMA}; {tables}; {_FUNCTIONS}; {_version_function(accent)}"
 
     async def use(connection: Any) -> None:
         await connection.execute(script)
@@ -127,7 +132,7 @@ def _instance(cluster: Cluster, item: Instance) -> dict[str, Any]:
         "target_state": [item.target.variant, item.target.incarnation],
         "failure_domain": {},
         "tier": item.tier,
-        "picodata_version": VERSION_TEXT,
+        "picodata_version": cluster.accent.version_text,
         "sync_incarnation": item.current.incarnation,
         "target_state_reason": item.reason,
         "target_state_change_time": item.changed.isoformat(),
@@ -157,7 +162,10 @@ def _replicasets(cluster: Cluster) -> list[dict[str, Any]]:
 
 
 def _addresses(cluster: Cluster) -> list[dict[str, Any]]:
-    """The `http` and `iproto` addresses lead nowhere: drivers must not take them."""
+    """The `http` and `iproto` addresses lead nowhere: drivers must not take them.
+
+    25.6 has none for `http` (recorded).
+    """
     return [
         {"raft_id": item.raft_id, "address": address, "connection_type": kind}
         for item in cluster.instances.values()
@@ -166,6 +174,7 @@ def _addresses(cluster: Cluster) -> list[dict[str, Any]]:
             ("iproto", f"{item.address.host}:{3300 + item.raft_id}"),
             ("pgproto", str(item.address)),
         )
+        if kind != "http" or not cluster.accent.before_26_1
     ]
 
 
@@ -222,7 +231,7 @@ def _table(table: Table, number: int) -> dict[str, Any]:
 def _properties(cluster: Cluster) -> list[dict[str, Any]]:
     return [
         {"key": "cluster_uuid", "value": cluster.uuid},
-        {"key": "cluster_version", "value": VERSION_TEXT.partition("-")[0]},
+        {"key": "cluster_version", "value": cluster.accent.version_text.partition("-")[0]},
         {"key": "global_schema_version", "value": cluster.catalog.version},
     ]
 

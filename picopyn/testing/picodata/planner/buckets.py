@@ -46,9 +46,13 @@ class Part:
         """What the subtree adds to the union when rows move above or beside it."""
         return self.moved or (self.found,)
 
-    def collected(self) -> Part:
-        """The subtree under a place where its rows are collected, unless that is unnecessary."""
-        if not self.whole or self.found.anywhere or self.found.single:
+    def collected(self, always: bool = False) -> Part:
+        """The subtree under a place where its rows are collected, unless that is unnecessary.
+
+        Args:
+            always: Rows of one bucket are collected as well (recorded on 25.6).
+        """
+        if not self.whole or self.found.anywhere or (self.found.single and not always):
             return replace(self, keys=())
         return Part(ALL, (), (self.found,))
 
@@ -67,6 +71,7 @@ class Estimate:
     def __init__(self, catalog: Catalog, tier: str | None, values: Sequence[Value]) -> None:
         self._count = catalog.tiers.get(tier or "", 0)
         self._form = catalog.double_form
+        self._accent = catalog.accent
         self._values = values
 
     def plan(self, plan: b.Plan) -> Buckets:
@@ -84,7 +89,10 @@ class Estimate:
     def query(self, query: b.Query) -> Part:
         """A query; the keys of the result are (OUTPUT, position)."""
         part = self._body(query.body)
-        return part.collected() if query.order_by or query.limit is not None else part
+        return self._collected(part) if query.order_by or query.limit is not None else part
+
+    def _collected(self, part: Part) -> Part:
+        return part.collected(always=self._accent.before_26_1)
 
     def _body(self, body: b.Body) -> Part:
         if isinstance(body, b.Select):
@@ -98,7 +106,7 @@ class Estimate:
         if body.operator == "union all":
             return beside((left, right), both, tuple(key for key in left.keys if key in right.keys))
         united = beside((left, right), both)
-        if united.whole and not both.anywhere:
+        if united.whole and not both.anywhere and not (both.single and self._accent.since_26_2):
             return Part(ALL, (), (both,))
         return replace(united, keys=())
 
@@ -109,20 +117,31 @@ class Estimate:
         if select.windows and not part.found.anywhere:
             return self._windowed(part, select.windows)
         if select.aggregated or select.distinct:
-            return part.collected()
+            return self._collected(part)
         return replace(part, keys=_projected(part.keys, select.items))
 
     def _windowed(self, part: Part, windows: Iterable[b.Window]) -> Part:
         dealt = any(window.partition for window in windows)
+        if self._accent.since_26_2 and not dealt and part.whole and part.found.single:  # recorded
+            return replace(part, keys=())
         return Part(ALL, (), part.contributions(), dealt or part.dealt)
 
     def _filtered(self, source: Part, where: b.Expr | None) -> Part:
         if where is None:
             return source
-        folded = fold(where, self._values)
-        left = filter_buckets(folded, source.keys, _default(source), self.hash)
+        folded = self._folded(where)
+        left = filter_buckets(folded, source.keys, _default(source), self.hash, by_number=self._accent.since_26_2)
         part = replace(source, found=source.found.both(left)) if source.whole else source
         return self._with_queries(part, source.found, [where])
+
+    def _folded(self, where: b.Expr) -> b.Expr:
+        """The filter after folding. 25.6 leaves `OR false` as it is, which then says nothing (recorded)."""
+        if not self._accent.before_26_1 or not isinstance(where, b.Binary) or where.operator not in ("and", "or"):
+            return fold(where, self._values)
+        left, right = self._folded(where.left), self._folded(where.right)
+        if where.operator == "or" and any(isinstance(part, b.Const) and part.value is False for part in (left, right)):
+            return b.IsBool(where, True, negated=False)
+        return fold(replace(where, left=left, right=right), self._values)
 
     def _with_queries(self, part: Part, below: Found, expressions: Iterable[b.Expr]) -> Part:
         """Add the queries inside expressions: those on global tables run along, others move rows."""
@@ -153,7 +172,7 @@ class Estimate:
             return self._join(source)
         part = self.query(source.query)
         if source.cte:
-            part = part.collected()
+            part = self._collected(part)
         keys = tuple(tuple((source.number, position) for _, position in key) for key in part.keys)
         return replace(part, keys=keys)
 
@@ -180,7 +199,9 @@ class Estimate:
             return self._values_buckets(insert, insert.source.body)
         part = self.query(insert.source)
         key = tuple((b.OUTPUT, insert.positions.index(p)) for p in key_positions(insert.table) if p in insert.positions)
-        return Buckets("exact", None) if part.whole and key in part.keys else Buckets("unknown")
+        if not (part.whole and key in part.keys):
+            return Buckets("unknown")
+        return Buckets("exact", part.found.numbers if self._accent.before_26_1 else None)  # recorded
 
     def _values_buckets(self, insert: b.Insert, body: b.Values) -> Buckets:
         numbers = set()

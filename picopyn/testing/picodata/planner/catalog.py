@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from picopyn.testing.picodata.planner.accent import DEFAULT, Accent
+
 #: SQL types of columns as Picodata names them in its own plans, with the type OID under which they travel.
 #: *Source*: `src/pgproto/value.rs`, `describe.rs` (26.1.6).
 TYPE_OIDS: Mapping[str, int] = {
@@ -21,6 +23,13 @@ TYPE_OIDS: Mapping[str, int] = {
     "datetime": 1184,
     "json": 114,
     "unknown": 705,
+    "bool[]": 1000,
+    "int[]": 1016,
+    "double[]": 1022,
+    "decimal[]": 1231,
+    "text[]": 1009,
+    "uuid[]": 2951,
+    "datetime[]": 1185,
 }
 
 #: Name of the column every sharded table has besides its own.
@@ -99,6 +108,7 @@ class Catalog:
         double_form: `"older"` or `"26.1"`, how doubles are hashed (see `hash`).
         keeps_offsets: Whether the storage has the columns of `storage_names.offset_column`, so that a
             datetime is given back with the offset it came with (made by `storage_names.create_table_text`).
+        accent: Whose answers are given.
     """
 
     tables: Mapping[str, Table] = field(default_factory=dict)
@@ -107,6 +117,7 @@ class Catalog:
     default_tier: str = "default"
     double_form: str = "older"
     keeps_offsets: bool = False
+    accent: Accent = DEFAULT
 
     def with_table(self, table: Table) -> Catalog:
         """A newer catalog in which this table exists as given, with the new version number."""

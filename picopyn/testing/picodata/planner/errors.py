@@ -13,6 +13,8 @@ from decimal import Decimal
 from typing import Any
 from uuid import UUID
 
+from picopyn.testing.picodata.planner.accent import DEFAULT, Accent
+
 
 class ServerError(Exception):
     """What the server answers instead of a result: goes to the client as an ErrorResponse.
@@ -133,9 +135,23 @@ def grantee_not_found(name: str) -> ServerError:
     return sbroad(f"invalid ACL: Nor user, neither role with name {name} exists")
 
 
-def password_too_short(length: int, least: int = 8) -> ServerError:
-    """CREATE USER with a short password."""
-    return internal(f"password is too short: expected at least {least}, got {length}")
+def password_too_short(password: str, least: int = 8, accent: Accent = DEFAULT) -> ServerError:
+    """CREATE USER with a short password; 26.2 lists everything that is missing."""
+    length = len(password)
+    if not accent.since_26_2:
+        return internal(f"password is too short: expected at least {least}, got {length}")
+    found = [f"too short (expected at least {least} characters, got {length})"]
+    for kind, present in (("uppercase letter", str.isupper), ("lowercase letter", str.islower), ("digit", str.isdigit)):
+        if not any(map(present, password)):
+            found.append(f"missing {kind}")
+    return internal(f"invalid password: {'; '.join(found)}")
+
+
+def numbered(error: ServerError, accent: Accent) -> ServerError:
+    """The error of a query as 26.2 words it (recorded)."""
+    if not accent.since_26_2:
+        return error
+    return ServerError(error.sqlstate, error.message.replace("sbroad: ", "sbroad: Query 1 from EXPLAIN (RAW): ", 1))
 
 
 def too_many_rows(limit: int) -> ServerError:
@@ -143,10 +159,13 @@ def too_many_rows(limit: int) -> ServerError:
     return sbroad(f"Exceeded maximum number of rows ({limit}) in virtual table: {limit + 1}")
 
 
-def too_many_rows_at(limit: int, replicaset_uuid: str, rows: int | None = None) -> ServerError:
+def too_many_rows_at(
+    limit: int, replicaset_uuid: str, rows: int | None = None, accent: Accent = DEFAULT
+) -> ServerError:
     """The same, noticed by the replicaset that holds the rows."""
     count = limit + 1 if rows is None else rows
-    text = f"unexpected number of values: Exceeded maximum number of rows ({limit}) in virtual table: {count}"
+    head = "" if accent.since_26_2 else "unexpected number of values: "
+    text = f"{head}Exceeded maximum number of rows ({limit}) in virtual table: {count}"
     return forwarded(sbroad(text), replicaset_uuid)
 
 
@@ -200,6 +219,25 @@ def forwarded(error: ServerError, replicaset_uuid: str) -> ServerError:
     """
     inner = f"Error on replicaset {replicaset_uuid}: Failed to execute '.proc_sql_execute': {error.message}"
     return _proc_lua(inner)
+
+
+def forward_refused(forward: str, spread: bool) -> ServerError:
+    """`forward` forbids to send the statement on.
+
+    *Source*: `picodata-recorded.md` section 7 (26.2.1-rc2); of the refusal of `ro_to_rw` only the head is known.
+    """
+    where = "buckets span multiple nodes" if spread else "buckets are not present on the current node"
+    if spread and forward == "off":
+        where += " and are not present on the current node"
+    other = "on" if spread else "ro_to_rw"
+    return sbroad(
+        f'invalid option: cannot satisfy "forward = {forward}": {where}, try using "forward = {other}" instead'
+    )
+
+
+def forward_and_replicas() -> ServerError:
+    """Both `forward = off` and `read_preference = replica`. *Source*: `picodata-protocol.md` section 10."""
+    return sbroad('invalid OptionSpec: "forward = off" is not compatible with "read_preference = replica"')
 
 
 def replicaset_error(text: str, replicaset_uuid: str) -> ServerError:

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 
 from picopyn.testing.picodata.planner import bound as b
+from picopyn.testing.picodata.planner.accent import Accent
 from picopyn.testing.picodata.planner.folding import fold
 from picopyn.testing.picodata.planner.statement import Buckets, Value
 
@@ -32,12 +33,26 @@ def explain_lines(
     """
     opcodes, rows = options.get("sql_vdbe_opcode_max", 45000), options.get("sql_motion_row_max", 5000)
     return [
-        *_Tree(values).plan(plan),
+        *Tree(values).plan(plan),
         "execution options:",
         f"    sql_vdbe_opcode_max = {opcodes}",
         f"    sql_motion_row_max = {rows}",
         buckets_line(buckets, own_count),
     ]
+
+
+def shown_buckets(plan: b.Plan, buckets: Buckets, accent: Accent) -> Buckets:
+    """What EXPLAIN says of the buckets that take part.
+
+    *Source*: recorded plans: 25.6 knows those of an INSERT … VALUES only while running; 26.2 calls all buckets an upper
+    bound, also where 26.1 says that it does not know.
+    """
+    values = isinstance(plan, b.Insert) and isinstance(plan.source.body, b.Values) and plan.table.sharded
+    if accent.before_26_1 and values:
+        return Buckets("unknown")
+    if accent.since_26_2 and (buckets.scope == "unknown" or buckets.numbers is None):
+        return Buckets("at_most", None)
+    return buckets
 
 
 def buckets_line(buckets: Buckets, own_count: int) -> str:
@@ -71,14 +86,15 @@ def _indented(lines: Iterable[str]) -> list[str]:
     return ["    " + line for line in lines]
 
 
-class _Tree:
-    """Prints one plan with its values bound."""
+class Tree:
+    """Prints one plan with its values bound; what other versions print differently are methods of their own."""
 
     def __init__(self, values: Sequence[Value]) -> None:
         self._values = values
         self._subqueries: list[list[str]] = []
 
     def plan(self, plan: b.Plan) -> list[str]:
+        """The lines of the tree."""
         if isinstance(plan, b.Insert):
             lines = self._insert(plan)
         elif isinstance(plan, b.Update):
@@ -94,7 +110,8 @@ class _Tree:
     def _query(self, query: b.Query) -> list[str]:
         lines = self._body(query.body)
         if query.order_by:
-            names = ", ".join(f'"{name}"::{_type(kind)} -> "{name}"' for name, kind in query.columns)
+            quoted = self._name
+            names = ", ".join(f"{quoted(name)}::{_type(kind)} -> {quoted(name)}" for name, kind in query.columns)
             order = ", ".join(self._text(item.expression) + " desc" * item.descending for item in query.order_by)
             lines = [
                 f"projection ({names})",
@@ -112,10 +129,13 @@ class _Tree:
         return [body.operator, *_indented([*self._body(body.left), *self._body(body.right)])]
 
     def _values_row(self, row: Sequence[b.Expr]) -> str:
-        return f"value row (data=ROW({', '.join(self._text(item) for item in row)}))"
+        return f"value row (data={self._row(row)})"
+
+    def _row(self, row: Sequence[b.Expr]) -> str:
+        return f"ROW({', '.join(self._text(item) for item in row)})"
 
     def _select(self, select: b.Select) -> list[str]:
-        items = ", ".join(f'{self._text(item.expression)} -> "{item.name}"' for item in select.items)
+        items = ", ".join(f"{self._text(item.expression)} -> {self._name(item.name)}" for item in select.items)
         below = self._source(select.source) if select.source else []
         if select.where is not None:
             below = [f"selection {self._filter(select.where)}", *_indented(below)]
@@ -127,7 +147,7 @@ class _Tree:
 
     def _source(self, source: b.Source) -> list[str]:
         if isinstance(source, b.Base):
-            return [f'scan "{source.table.name}"' + f' -> "{source.label}"' * source.aliased]
+            return [f"scan {self._name(source.table.name)}" + f" -> {self._name(source.label)}" * source.aliased]
         if isinstance(source, b.Join):
             kind = "left join" if source.outer else "join"
             sides = [*self._source(source.left), *self._source(source.right)]
@@ -135,11 +155,11 @@ class _Tree:
         if source.cte:
             self._subqueries.append(self._query(source.query))
             return [f"scan cte {source.label}(${len(self._subqueries) - 1})"]
-        name = f'scan "{source.label}"' if source.label else "scan"
+        name = f"scan {self._name(source.label)}" if source.label else "scan"
         return [name, *_indented(self._query(source.query))]
 
     def _insert(self, insert: b.Insert) -> list[str]:
-        head = f'insert "{insert.table.name}" on conflict: {insert.on_conflict}'
+        head = self._insert_head(insert)
         names = [name for name, _ in insert.source.columns]
         below = self._query(insert.source)
         if not insert.table.sharded:
@@ -151,21 +171,25 @@ class _Tree:
 
     def _update(self, update: b.Update) -> list[str]:
         table = update.target.table
-        sets = [f'"{name}" = "col_{at}"' for at, (name, _) in enumerate(update.assignments)]
         items = [self._text(value) for _, value in update.assignments]
-        items += [_reference(update.target, name) for name in table.primary_key]
-        projection = ", ".join(f'{item} -> "col_{at}"' for at, item in enumerate(items))
+        items += [self._reference(update.target, name) for name in table.primary_key]
+        projection = ", ".join(f"{item} -> {self._name(f'col_{at}')}" for at, item in enumerate(items))
         below = self._changed(update.target, update.where)
         policy = "motion [policy: local, program: ReshardIfNeeded]" if table.sharded else _FULL
-        lines = [f'update "{table.name}"', *sets]
-        return [*lines, *_indented([policy, *_indented([f"projection ({projection})", *_indented(below)])])]
+        return [
+            *self._update_head(update),
+            *_indented([policy, *_indented([f"projection ({projection})", *_indented(below)])]),
+        ]
 
     def _delete(self, delete: b.Delete) -> list[str]:
         table = delete.target.table
-        head = f'delete "{table.name}"'
+        head = self._delete_head(table.name)
         if delete.where is None:
             return [head]
-        keys = (f'{_reference(delete.target, name)} -> "pk_col_{at}"' for at, name in enumerate(table.primary_key))
+        keys = (
+            f"{self._reference(delete.target, name)} -> {self._name(f'pk_col_{at}')}"
+            for at, name in enumerate(table.primary_key)
+        )
         primary = ", ".join(f"PrimaryKey({at})" for at in range(len(table.primary_key)))
         policy = f"motion [policy: local, program: [{primary}, ReshardIfNeeded]]" if table.sharded else _FULL
         below = self._changed(delete.target, delete.where)
@@ -174,8 +198,26 @@ class _Tree:
             *_indented([policy, *_indented([f"projection ({', '.join(keys)})", *_indented(below)])]),
         ]
 
+    def _insert_head(self, insert: b.Insert) -> str:
+        return f"insert {self._name(insert.table.name)} on conflict: {insert.on_conflict}"
+
+    def _update_head(self, update: b.Update) -> list[str]:
+        sets = (f"{self._name(name)} = {self._name(f'col_{at}')}" for at, (name, _) in enumerate(update.assignments))
+        return [f"update {self._name(update.target.table.name)}", *sets]
+
+    def _delete_head(self, table: str) -> str:
+        return f"delete {self._name(table)}"
+
+    def _reference(self, target: b.Base, name: str) -> str:
+        column = target.table.column(name)
+        kind = _type(column.type if column else "unknown")
+        return f"{self._name(target.table.name)}.{self._name(name)}::{kind}"
+
+    def _name(self, name: str) -> str:
+        return f'"{name}"'
+
     def _changed(self, target: b.Base, where: b.Expr | None) -> list[str]:
-        scan = [f'scan "{target.table.name}"']
+        scan = [f"scan {self._name(target.table.name)}"]
         return scan if where is None else [f"selection {self._filter(where)}", *_indented(scan)]
 
     def _filter(self, expression: b.Expr) -> str:
@@ -189,13 +231,16 @@ class _Tree:
             value = self._values[expression.number - 1] if expression.number <= len(self._values) else None
             return constant(value, expression.type)
         if isinstance(expression, b.Column):
-            label = f'"{expression.label}".' if expression.label else ""
-            return f'{label}"{expression.name}"::{_type(expression.type)}'
+            label = f"{self._name(expression.label)}." if expression.label else ""
+            return f"{label}{self._name(expression.name)}::{_type(expression.type)}"
         if isinstance(expression, b.Binary):
-            return f"{self._side(expression.left)} {expression.operator} {self._side(expression.right)}"
+            return self._binary(expression)
         if isinstance(expression, b.Cast):
             return f"{self._side(expression.operand)}::{_type(expression.type)}"
         return self._other(expression)
+
+    def _binary(self, expression: b.Binary) -> str:
+        return f"{self._side(expression.left)} {expression.operator} {self._side(expression.right)}"
 
     def _side(self, expression: b.Expr) -> str:
         text = self._text(expression)
@@ -206,7 +251,7 @@ class _Tree:
             items = ", ".join(self._text(item) for item in expression.items)
             return f"{'not ' * expression.negated}{self._side(expression.operand)} in ROW({items})"
         if isinstance(expression, b.Row):
-            return f"ROW({', '.join(self._text(item) for item in expression.items)})"
+            return self._row(expression.items)
         if isinstance(expression, b.Call):
             arguments = "*" if expression.star else ", ".join(self._text(a) for a in expression.arguments)
             return f"{expression.name}({arguments})::{_type(expression.type)}"
@@ -241,11 +286,6 @@ def constant(value: Value, kind: str) -> str:
 
 def _type(kind: str) -> str:
     return _TYPES.get(kind, kind)
-
-
-def _reference(target: b.Base, name: str) -> str:
-    column = target.table.column(name)
-    return f'"{target.table.name}"."{name}"::{_type(column.type if column else "unknown")}'
 
 
 def _sources_of_key(insert: b.Insert) -> list[int | None]:

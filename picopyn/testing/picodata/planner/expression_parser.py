@@ -126,9 +126,7 @@ class ExpressionParser(Cursor):
         operand = self._atom()
         while True:
             if self.accept_op("::"):
-                operand = s.Cast(operand, self.type_name())
-                if self.is_op("["):
-                    raise NotModelled("array types")
+                operand = self._array_type(s.Cast(operand, self.type_name()))
             elif self.accept_op("["):
                 operand = s.Index(operand, self.expression())
                 self.expect_op("]")
@@ -136,6 +134,16 @@ class ExpressionParser(Cursor):
                 operand = self._is(operand)
             else:
                 return operand
+
+    def _array_type(self, cast: s.Cast) -> s.Cast:
+        """`::T[]`: from 26.2 on, and modelled for parameters only (*source*: `picodata-recorded.md` section 7)."""
+        if not self.is_op("["):
+            return cast
+        if not (self.accent.since_26_2 and isinstance(cast.operand, s.Parameter)):
+            raise NotModelled("array types")
+        self.next()
+        self.expect_op("]")
+        return s.Cast(cast.operand, f"{cast.type}[]")
 
     def _is(self, operand: s.Expression) -> s.Expression:
         negated = self.accept("not")

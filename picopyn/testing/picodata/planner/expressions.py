@@ -231,7 +231,7 @@ class Expressions:
         if call.name == "_pico_bucket" and self._filtering:
             raise sbroad("volatile function is not allowed in filter clause not implemented")
         arguments = tuple(self.bind(a, t) for a, t in zip(call.arguments, types, strict=True))
-        kind = result_type(call.name, [argument.type for argument in arguments])
+        kind = result_type(call.name, [argument.type for argument in arguments], self._parameters.accent)
         window = self._window(call.over) if call.over else None
         if call.name in WINDOW_ONLY and window is None:
             raise NotModelled(f"{call.name} without OVER")

@@ -157,7 +157,11 @@ class Classes:
 
 
 def filter_buckets(
-    expression: b.Expr, keys: Sequence[Key], default: Found, bucket_of: Callable[[Sequence[Value]], int]
+    expression: b.Expr,
+    keys: Sequence[Key],
+    default: Found,
+    bucket_of: Callable[[Sequence[Value]], int],
+    by_number: bool = False,
 ) -> Found:
     """The buckets a folded filter leaves.
 
@@ -166,14 +170,25 @@ def filter_buckets(
         keys: The sharding keys visible to it.
         default: What a chain without a key leaves: every bucket, or anywhere if no sharded table takes part.
         bucket_of: The bucket of a key's values.
+        by_number: Whether `bucket_id = n` counts as well (recorded from 26.2 on).
     """
     if isinstance(expression, b.Const) and expression.value in (False, None):
         return NONE
     found: Found | None = None
     for chain in chains_of(expression):
         left = _chain_buckets(chain, keys, default, bucket_of)
+        if by_number:
+            left = _numbered(chain, keys, left)
         found = left if found is None else found.either(left)
     return NONE if found is None else found
+
+
+def _numbered(chain: Chain, keys: Sequence[Key], found: Found) -> Found:
+    classes = Classes(chain)
+    for relation in dict.fromkeys(relation for key in keys for relation, _ in key):
+        for number in classes.constants((relation, -1)):
+            found = found.both(Found(frozenset((number,)) if isinstance(number, int) else frozenset()))
+    return found
 
 
 def _chain_buckets(

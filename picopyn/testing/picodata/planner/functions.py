@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from picopyn.testing.picodata.planner.accent import DEFAULT, Accent
 from picopyn.testing.picodata.planner.errors import function_not_found, sbroad
 
 AGGREGATES = frozenset({"count", "sum", "avg", "min", "max", "total", "group_concat", "string_agg"})
@@ -55,7 +56,7 @@ def wanted_types(name: str, count: int) -> tuple[str | None, ...]:
     return (None,) * count
 
 
-def result_type(name: str, arguments: Sequence[str]) -> str:
+def result_type(name: str, arguments: Sequence[str], accent: Accent = DEFAULT) -> str:
     """The type a function returns for arguments of these types.
 
     Raises:
@@ -66,7 +67,7 @@ def result_type(name: str, arguments: Sequence[str]) -> str:
     if name == "coalesce":
         return common_type("COALESCE", arguments)
     if name in AGGREGATES:
-        return _aggregate_type(name, arguments)
+        return _aggregate_type(name, arguments, accent)
     overloads = _SCALARS.get(name) or (INSTANCE_FUNCTIONS[name],)
     for types, result in overloads:
         if len(types) == len(arguments) and all(a in (t, "unknown") for t, a in zip(types, arguments, strict=True)):
@@ -74,7 +75,7 @@ def result_type(name: str, arguments: Sequence[str]) -> str:
     raise no_overload("function", name, arguments)
 
 
-def _aggregate_type(name: str, arguments: Sequence[str]) -> str:
+def _aggregate_type(name: str, arguments: Sequence[str], accent: Accent) -> str:
     if name in ("group_concat", "string_agg"):
         return "text"
     if len(arguments) != 1:
@@ -88,6 +89,8 @@ def _aggregate_type(name: str, arguments: Sequence[str]) -> str:
         return "decimal" if kind == "int" else kind
     if name == "total":
         return "double"
+    if accent.before_26_1:  # recorded: avg of integers is a NUMERIC on 25.6
+        return "decimal" if kind in ("int", "decimal") else "double"
     return "decimal" if kind == "decimal" else "double"
 
 

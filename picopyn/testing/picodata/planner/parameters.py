@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from picopyn.testing.picodata.planner.accent import DEFAULT, Accent
 from picopyn.testing.picodata.planner.catalog import TYPE_OIDS
 from picopyn.testing.picodata.planner.errors import ServerError, sbroad
 
@@ -25,6 +26,12 @@ ACCEPTED_OIDS = {
     2950: "uuid",
     1184: "datetime",
 }
+
+#: The same for arrays, from 26.2 on. *Source*: `picodata-protocol.md` section 7; recorded: OID 1016.
+ARRAY_OIDS = {
+    1000: "bool[]", 1005: "int[]", 1007: "int[]", 1009: "text[]", 1015: "text[]", 1016: "int[]",
+    1022: "double[]", 1185: "datetime[]", 1231: "decimal[]", 2951: "uuid[]",
+}  # fmt: skip
 
 _UNSPECIFIED = (0, 705)
 
@@ -51,12 +58,14 @@ def refused_oid(oid: int) -> ServerError:
 class Parameters:
     """What is known about the parameters of one statement while it is bound."""
 
-    def __init__(self, declared: Sequence[int] = ()) -> None:
+    def __init__(self, declared: Sequence[int] = (), accent: Accent = DEFAULT) -> None:
+        self.accent = accent
+        self._accepted = {**ACCEPTED_OIDS, **ARRAY_OIDS} if accent.since_26_2 else ACCEPTED_OIDS
         self.declared: dict[int, int] = {}
         for number, oid in enumerate(declared, 1):
             if oid in _UNSPECIFIED:
                 continue
-            if oid not in ACCEPTED_OIDS:
+            if oid not in self._accepted:
                 raise refused_oid(oid)
             self.declared[number] = oid
         self.wanted: dict[int, str] = {}
@@ -71,7 +80,7 @@ class Parameters:
     def type_of(self, number: int) -> str:
         """Its type as far as it is known; `"unknown"` in the first round if nothing decides."""
         if number in self.declared:
-            return ACCEPTED_OIDS[self.declared[number]]
+            return self._accepted[self.declared[number]]
         known = self.wanted.get(number) or self.casts.get(number)
         return known or ("text" if self.final else "unknown")
 

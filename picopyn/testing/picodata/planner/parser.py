@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import NoReturn
 
+from picopyn.testing.picodata.planner.accent import DEFAULT, Accent
 from picopyn.testing.picodata.planner.errors import NotModelled, ServerError, syntax
 from picopyn.testing.picodata.planner.lexer import Token, tokens_of
 
@@ -35,8 +36,9 @@ TYPE_NAMES = {
 class Cursor:
     """A position in the tokens of one text; grammar modules subclass it."""
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, accent: Accent = DEFAULT) -> None:
         self.text = text
+        self.accent = accent
         self.tokens = tokens_of(text)
         self.at = 0
         self.numbered = False

@@ -13,11 +13,12 @@ from typing import Any
 
 from picopyn.testing.picodata.planner import bound as b
 from picopyn.testing.picodata.planner import syntax as s
+from picopyn.testing.picodata.planner.boxed_explain import boxed_lines
 from picopyn.testing.picodata.planner.buckets import Estimate, key_positions
 from picopyn.testing.picodata.planner.catalog import TYPE_OIDS, Catalog, Table
 from picopyn.testing.picodata.planner.changes import bind_delete, bind_insert, bind_update
 from picopyn.testing.picodata.planner.errors import NotModelled, sbroad
-from picopyn.testing.picodata.planner.explain import explain_lines
+from picopyn.testing.picodata.planner.explain import buckets_line, explain_lines, shown_buckets
 from picopyn.testing.picodata.planner.hash import bucket_of
 from picopyn.testing.picodata.planner.insertion import (
     check_key_change,
@@ -49,7 +50,7 @@ def prepare(text: str, catalog: Catalog, declared_oids: Sequence[int] = (), own_
         NotModelled: Picodata may well take it; the embedded cluster cannot say.
     """
     try:
-        return _prepare(text, catalog, Parameters(declared_oids), own_tier)
+        return _prepare(text, catalog, Parameters(declared_oids, catalog.accent), own_tier)
     except RecursionError:
         raise NotModelled("a text nested so deeply") from None
 
@@ -60,7 +61,7 @@ def _prepare(text: str, catalog: Catalog, parameters: Parameters, own_tier: str)
         return Statement(text, parsed.kind, parsed.tag, ddl=parsed.ddl, parameter_oids=parameters.oids())
     planner = _Planner(text, catalog, parameters, own_tier)
     if isinstance(parsed, s.Explain):
-        return planner.explain(parsed.statement)
+        return planner.explain(parsed)
     if isinstance(parsed, s.Block):
         return planner.block(parsed.statements)
     return planner.statements([parsed])[0]
@@ -81,20 +82,24 @@ class _Planner:
         bound = [self._bound(statement) for statement in parsed]
         return [self._statement(st, *found, runnable) for st, found in zip(parsed, bound, strict=True)]
 
-    def explain(self, parsed: s.Dml) -> Statement:
+    def explain(self, parsed: s.Explain) -> Statement:
         """EXPLAIN: needs no storage text."""
-        explained = self.statements([parsed], runnable=False)[0]
-        plan = self._bound(parsed)[0]
+        explained = self.statements([parsed.statement], runnable=False)[0]
+        plan = self._bound(parsed.statement)[0]
+        accent = self._catalog.accent
 
         def lines(values: Sequence[Value]) -> list[str]:
             options = {name: value for name, value in explained.bound_options(values).items() if value is not None}
-            return explain_lines(plan, values, explained.buckets(values), self._own_count, options)
+            buckets = shown_buckets(plan, explained.buckets(values), accent)
+            if accent.since_26_2:
+                return boxed_lines(plan, values, buckets_line(buckets, self._own_count), parsed.facets)
+            return explain_lines(plan, values, buckets, self._own_count, options)
 
         return replace(
             explained,
             kind="explain",
             tag="EXPLAIN",
-            columns=(("QUERY PLAN", 25),),
+            columns=(("EXPLAIN" if accent.since_26_2 else "QUERY PLAN", 25),),
             explained=explained,
             find_lines=lines,
         )
@@ -125,6 +130,7 @@ class _Planner:
             writes=frozenset().union(*(statement.writes for statement in body)),
             versions={name: version for statement in body for name, version in statement.versions.items()},
             parameter_oids=self._parameters.oids(),
+            columns=() if self._catalog.accent.since_26_2 else None,  # recorded
             body=body,
             find_buckets=buckets,
         )

@@ -102,6 +102,8 @@ class Queries:
         having = binder.condition(select.having) if select.having else None
         calls = [call for item in items for call in calls_in(item.expression)]
         calls += calls_in(having) if having else []
+        if having is not None and not group_by and self.catalog.accent.before_26_1:
+            _refuse_columns(items)
         aggregated = bool(group_by or having) or any(call.aggregate for call in calls)
         windows = tuple(call.over for call in calls if call.over)
         bound = b.Select(items, source, where, group_by, having, select.distinct, aggregated, windows)
@@ -161,6 +163,14 @@ class Queries:
             return ()
         binder = self.expressions(_OutputScope(columns), ctes)
         return binder.order([_ordinal(item, columns) for item in items])
+
+
+def _refuse_columns(items: tuple[b.Item, ...]) -> None:
+    """HAVING without GROUP BY leaves no columns (recorded on 25.6; later versions take them)."""
+    for item in items:
+        if isinstance(item.expression, b.Column):
+            name = item.expression.name
+            raise sbroad(f'invalid query: found column reference ("{name}") outside aggregate function')
 
 
 class _OutputScope(Scope):

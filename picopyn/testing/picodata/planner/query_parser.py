@@ -11,6 +11,11 @@ from picopyn.testing.picodata.planner.errors import NotModelled, sbroad
 from picopyn.testing.picodata.planner.expression_parser import ExpressionParser
 
 _OPTIONS = {"sql_motion_row_max": "int", "sql_vdbe_opcode_max": "int", "read_preference": "word"}
+#: *Source*: `picodata-recorded.md` section 7.
+_NEWER_OPTIONS = {**_OPTIONS, "forward": "word"}
+_WORDS = {"read_preference": ("leader", "replica", "any"), "forward": ("on", "off", "ro_to_rw")}
+_FACETS = frozenset({"buckets", "logical"})
+_OTHER_FACETS = frozenset({"raw", "fmt", "forward", "context"})
 
 
 class QueryParser(ExpressionParser):
@@ -21,7 +26,23 @@ class QueryParser(ExpressionParser):
         self.expect("explain")
         if self.is_op("(") and self.peek().text == "raw":
             raise NotModelled("EXPLAIN (RAW)")
-        return s.Explain(self.dml())
+        facets = _FACETS
+        if self.accent.since_26_2 and self.is_op("(") and self.peek().text in _FACETS | _OTHER_FACETS:
+            facets = self._facets()
+        return s.Explain(self.dml(), facets)
+
+    def _facets(self) -> frozenset[str]:
+        self.expect_op("(")
+        found = set()
+        while True:
+            if self.token.text in _OTHER_FACETS:
+                raise NotModelled(f"EXPLAIN ({self.token.text.upper()})")
+            if self.token.text not in _FACETS:
+                self.refuse()
+            found.add(self.next().text)
+            if not self.accept_op(","):
+                self.expect_op(")")
+                return frozenset(found)
 
     def block(self) -> s.Block:
         """Read DO and the statements of its block."""
@@ -30,7 +51,7 @@ class QueryParser(ExpressionParser):
             self.expect("sql")
         if self.token.kind != "dollar":
             self.refuse()
-        return s.Block(QueryParser(self.next().text).block_body())
+        return s.Block(QueryParser(self.next().text, self.accent).block_body())
 
     def block_body(self) -> tuple[s.Dml, ...]:
         """Read `BEGIN statement; … END`."""
@@ -188,12 +209,30 @@ class QueryParser(ExpressionParser):
         source = self.query()
         conflict = "fail"
         if self.accept("on"):
-            self.expect("conflict", "do")
+            self.expect("conflict")
+            if self.accent.since_26_2 and self.is_op("("):
+                self._update_on_conflict()
+            self.expect("do")
             conflict = self.token.text
             if self.token.kind != "word" or conflict not in ("nothing", "replace", "fail"):
                 self.refuse()
             self.next()
         return s.Insert(table, columns, source, conflict, self._options())
+
+    def _update_on_conflict(self) -> None:
+        """`(key) DO UPDATE SET …`; only `column = column op value` is taken (recorded on 26.2), and not modelled."""
+        self.names()
+        self.expect("do", "update", "set")
+        while True:
+            name, value = self._assignment()
+            sides = (value.left, value.right) if isinstance(value, s.Binary) else ()
+            if s.Name(name) not in sides:
+                raise sbroad(
+                    f'unsupported ON CONFLICT DO UPDATE expression for column "{name}": expected "{name}" = "{name}" '
+                    f'op value, or value op "{name}" for commutative ops'
+                )
+            if not self.accept_op(","):
+                raise NotModelled("ON CONFLICT DO UPDATE")
 
     def _update(self) -> s.Update:
         self.expect("update")
@@ -235,7 +274,7 @@ class QueryParser(ExpressionParser):
                 return found
 
     def _option(self, found: dict[str, int | str | s.Parameter]) -> None:
-        kind = _OPTIONS.get(self.token.text)
+        kind = (_NEWER_OPTIONS if self.accent.since_26_2 else _OPTIONS).get(self.token.text)
         if self.token.kind != "word" or kind is None:
             self.refuse()
         name = self.next().text
@@ -243,7 +282,7 @@ class QueryParser(ExpressionParser):
         if self.token.kind == "param":
             found[name] = self.parameter()
         elif kind == "word":
-            if self.token.text not in ("leader", "replica", "any"):
+            if self.token.text not in _WORDS[name]:
                 self.refuse()
             found[name] = self.next().text
         else:

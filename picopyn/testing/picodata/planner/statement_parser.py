@@ -45,7 +45,7 @@ class StatementParser(QueryParser, DdlParser):
     """Reads one whole text."""
 
     def __init__(self, text: str, catalog: Catalog) -> None:
-        super().__init__(text)
+        super().__init__(text, catalog.accent)
         self._catalog = catalog
 
     def statement(self) -> Parsed:
@@ -68,7 +68,7 @@ class StatementParser(QueryParser, DdlParser):
             return self.dml()
         if word == "explain":
             return self.explain()
-        if word == "do":
+        if word == "do" and not self.accent.before_26_1:
             return self.block()
         if word in _SIMPLE:
             self.next()

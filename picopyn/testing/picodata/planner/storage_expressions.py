@@ -149,7 +149,7 @@ class ExpressionText:
         if call.name in _SIMPLE:
             return f"{call.name}({arguments})"
         if call.name == "avg":
-            return f"avg({arguments})" if call.type == "decimal" else f"avg({arguments})::double precision"
+            return f"trim_scale(avg({arguments}))" if call.type == "decimal" else f"avg({arguments})::double precision"
         if call.name == "total":
             return f"coalesce(sum({arguments}), 0)::double precision"
         if call.name in ("group_concat", "string_agg"):

@@ -22,6 +22,7 @@ STORAGE_TYPES = {
     "datetime": "timestamptz",
     "json": "json",
 }
+STORAGE_TYPES |= {f"{kind}[]": f"{name}[]" for kind, name in STORAGE_TYPES.items()}
 
 #: The schema of all tables, and of the functions an instance answers itself.
 SCHEMA = "data"

@@ -325,9 +325,10 @@ class Delete:
 
 @dataclass(frozen=True, slots=True)
 class Explain:
-    """EXPLAIN."""
+    """EXPLAIN; `facets` is what of the plan is wanted: `"logical"`, `"buckets"`."""
 
     statement: Dml
+    facets: frozenset[str]
 
 
 @dataclass(frozen=True, slots=True)

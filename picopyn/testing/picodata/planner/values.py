@@ -15,6 +15,7 @@ from decimal import Decimal
 from typing import Any
 from uuid import UUID
 
+from picopyn.testing.picodata.planner import arrays
 from picopyn.testing.picodata.planner.errors import ServerError
 from picopyn.testing.picodata.planner.literals import (
     double_parameter,
@@ -61,10 +62,26 @@ def _decode_text(oid: int, data: bytes, number: int) -> Value:
         raise _undecodable("22P02", number, f"invalid UTF-8 in a {_NAMES.get(oid, 'value')}") from None
     if oid in (25, 1043):
         return text
+    if oid in arrays.ELEMENTS:
+        return _array_from_text(arrays.ELEMENTS[oid], text, number)
     value = _from_text(oid, text)
     if value is None:
         raise _undecodable("22P02", number, f"'{text}' is not a valid {_NAMES.get(oid, 'value')}")
     return double_parameter(value) if oid == 701 and isinstance(value, float) else value
+
+
+def _array_from_text(element: int, text: str, number: int) -> Value:
+    try:
+        found: Any = arrays.from_text(text, lambda part: _decode_text(element, part.encode(), number))
+    except ValueError:
+        raise _undecodable("22P02", number, f"'{text}' is not a valid array") from None
+    return _value(found)
+
+
+def _value(array: Any) -> Value:
+    """An array as a value; it is only passed on."""
+    value: Value = array
+    return value
 
 
 def _from_text(oid: int, text: str) -> Value:
@@ -99,6 +116,8 @@ def _from_binary(oid: int, data: bytes) -> Value:
         return int(struct.unpack(_INTEGERS[oid], data)[0])
     if oid in (25, 1043):
         return data.decode()
+    if oid in arrays.ELEMENTS:
+        return _value(arrays.from_binary(data, lambda part: _from_binary(arrays.ELEMENTS[oid], part)))
     if oid == 16:
         return bool(struct.unpack(">?", data)[0])
     if oid == 701:
@@ -163,6 +182,8 @@ def stored_datetime(text: str) -> datetime:
 
 
 def _to_text(oid: int, value: Any) -> str:
+    if oid in arrays.ELEMENTS:
+        return arrays.to_text(value, lambda part: _to_text(arrays.ELEMENTS[oid], part))
     if oid == 16:
         return "t" if value else "f"
     if oid == 114:
@@ -201,6 +222,9 @@ def datetime_text(value: datetime) -> str:
 
 
 def _to_binary(oid: int, value: Any) -> bytes:
+    if oid in arrays.ELEMENTS:
+        element = arrays.ELEMENTS[oid]
+        return arrays.to_binary(element, value, lambda part: _to_binary(element, part))
     if oid == 20:
         return struct.pack(">q", value)
     if oid == 16:

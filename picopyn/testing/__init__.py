@@ -5,6 +5,7 @@
 | `PicodataCluster` | a Picodata-shaped cluster: several addresses, one process, real rows |
 | `PostgresServer` | one real PostgreSQL server |
 | `PostgresCluster` | a real PostgreSQL primary and its streaming replicas |
+| `YugabyteCluster` | the nodes of a YugabyteDB, with zones, over one real PostgreSQL |
 | `FaultProxy`, `BlackHole` | a proxy that fails on request; an address where connecting never completes |
 | `TlsFront` | lets a `FaultProxy` end TLS, and records how clients began |
 | `ScriptedServer` | a server that plays what a test wrote down |
@@ -20,6 +21,7 @@ from picopyn.testing.postgres_binaries import PostgresFailed, PostgresNotFound
 from picopyn.testing.postgres_cluster import PostgresCluster
 from picopyn.testing.scripted_server import ScriptedServer
 from picopyn.testing.tls_front import TlsFront, tls_only
+from picopyn.testing.yugabyte.yugabyte_cluster import YugabyteCluster, YugabyteNode
 
 __all__ = [
     "AutoJumpLoop",
@@ -38,6 +40,8 @@ __all__ = [
     "TierShape",
     "TlsFront",
     "UserShape",
+    "YugabyteCluster",
+    "YugabyteNode",
     "black_hole",
     "run_jumping",
     "tls_only",

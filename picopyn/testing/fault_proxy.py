@@ -16,6 +16,7 @@ import threading
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from types import TracebackType
 from typing import Any, TypeVar, cast
 
@@ -182,6 +183,7 @@ class _Link:
         self._early: list[bytes] = []
         self._answered = 0
         self._limit: int | None = None
+        self._reword = proxy.reword() if proxy.reword is not None else None
 
     def ready(self, end: _End) -> None:
         if self._proxy.weather.frozen and end.transport is not None:
@@ -197,6 +199,8 @@ class _Link:
 
     def carry(self, end: _End, data: bytes, answers: bool) -> None:
         weather = self._proxy.weather
+        if answers and self._reword is not None:
+            data = self._reword(data)
         if weather.mute:
             return
         if weather.delay > 0:
@@ -262,20 +266,32 @@ class FaultProxy:
     Args:
         host: Where to pass connections on to.
         port: Its port.
-        listen: Own address; the port is free choice and known as `port` after `start`.
+        listen: Own address.
+        own_port: Own port; 0: free choice, known as `port` after `start`.
         tls: How to meet clients where the proxy ends their TLS; a context is short for `TlsFront(context)`. None:
             their bytes are passed on as they are.
+        origin: Address from which connections are passed on; None: the system's choice.
+        reword: Called for every connection; what it gives turns each piece of the answers into what the client gets.
 
     Faults add up until `let_pass` clears them all. Open connections feel a fault as well as new ones, except
     `refuse`.
     """
 
     def __init__(
-        self, host: str, port: int, *, listen: str = "127.0.0.1", tls: TlsFront | ssl.SSLContext | None = None
+        self,
+        host: str,
+        port: int,
+        *,
+        listen: str = "127.0.0.1",
+        own_port: int = 0,
+        tls: TlsFront | ssl.SSLContext | None = None,
+        origin: str | None = None,
+        reword: Callable[[], Callable[[bytes], bytes]] | None = None,
     ) -> None:
-        self._to = (host, port)
+        self._dial_to = partial(_dial, host, port, None if origin is None else (origin, 0))
         self.host = listen
-        self.port = 0
+        self.port = own_port
+        self.reword = reword
         self.weather = _Weather()
         self.front = TlsFront(tls) if isinstance(tls, ssl.SSLContext) else tls
         self._links: set[_Link | _Door] = set()
@@ -394,7 +410,7 @@ class FaultProxy:
 
     async def _dial(self, link: _Link) -> None:
         try:
-            await asyncio.get_running_loop().create_connection(lambda: link.target, *self._to)
+            await self._dial_to(link.target)
         except OSError:
             link.cut()
 
@@ -450,6 +466,10 @@ class FaultProxy:
             step.close()
             raise RuntimeError("the proxy is not started")
         return asyncio.run_coroutine_threadsafe(step, self._loop).result()
+
+
+async def _dial(host: str, port: int, origin: tuple[str, int] | None, end: _End) -> None:
+    await asyncio.get_running_loop().create_connection(lambda: end, host, port, local_addr=origin)
 
 
 async def _turns() -> None:

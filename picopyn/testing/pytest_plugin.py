@@ -18,9 +18,11 @@ import pytest
 if TYPE_CHECKING:
     from picopyn.testing.picodata.picodata_cluster import PicodataCluster
     from picopyn.testing.postgres_cluster import PostgresCluster
+    from picopyn.testing.yugabyte.yugabyte_cluster import YugabyteCluster
 
     Factory = Callable[..., PicodataCluster]
     PostgresFactory = Callable[..., PostgresCluster]
+    YugabyteFactory = Callable[..., YugabyteCluster]
 
 
 @pytest.fixture(scope="session")
@@ -72,6 +74,22 @@ def picopyn_postgres_cluster() -> Iterator[PostgresFactory]:
 
     def ask(**settings: Any) -> PostgresCluster:
         running.append(PostgresCluster(**settings).start())
+        return running[-1]
+
+    yield ask
+    for cluster in running:
+        cluster.shutdown()
+
+
+@pytest.fixture
+def picopyn_yugabyte_cluster() -> Iterator[YugabyteFactory]:
+    """A function from settings of `YugabyteCluster` to a running cluster of this test alone."""
+    from picopyn.testing.yugabyte.yugabyte_cluster import YugabyteCluster
+
+    running: list[YugabyteCluster] = []
+
+    def ask(*zones: Any, **settings: Any) -> YugabyteCluster:
+        running.append(YugabyteCluster(*zones, **settings).start())
         return running[-1]
 
     yield ask

@@ -1,0 +1,1 @@
+"""A YugabyteDB-shaped cluster: several addresses with zones over one real PostgreSQL."""

@@ -96,7 +96,7 @@ class TransactionRun:
                     self._request.annotate(error)
                     raise
                 node = self.loan.pool.node
-                self._request.tried(node, f"{fault.value}: {failures.in_short(error)}")
+                self._request.tried(node, failures.how_far(fault), failures.why(fault, error, None))
             self._journal.retried(node, fault, len(self._request.attempts))
             if fault is Fault.NOT_LEADER:
                 await self._executor.await_refresh(self._request, node)

@@ -93,8 +93,8 @@ class YugabyteCluster:
         if not zones or columns not in SERVER_COLUMNS:
             raise ValueError(f"there must be a zone, and columns must be one of {SERVER_COLUMNS}")
         self.universe_uuid = str(uuid.uuid4())
-        self._layout: list[tuple[str, NodeType]] = [(zone, "primary") for zone in zones]
-        self._layout += [(zone, "read_replica") for zone in read_replicas]
+        replicas: list[tuple[str, NodeType]] = [(zone, "read_replica") for zone in read_replicas]
+        self._layout: list[tuple[str, NodeType]] = [*((zone, "primary") for zone in zones), *replicas]
         self._shape = columns, tablets
         self._public = public
         self._port = port

@@ -13,6 +13,7 @@ from typing import Any, Final, Protocol
 from picopyn.dialects.base import Capability, Dialect
 from picopyn.engine.cluster import Cluster
 from picopyn.engine.request import MANY, Request
+from picopyn.engine.retries import Retries
 from picopyn.engine.route_table import CompiledRoute, RouteTable
 from picopyn.errors import PoolClosed
 from picopyn.query_metadata import PreparedStatementMetadata
@@ -57,6 +58,7 @@ class CallRouter:
         learner: Learns about texts.
         dialect: The kind of server.
         counts: Reason → calls.
+        retries: Is told of answers to statements that are suspect.
 
     Attributes:
         closed: The pool closes: calls are refused; see `refuse`.
@@ -70,6 +72,8 @@ class CallRouter:
         "_doubted",
         "_learner",
         "_linked_to",
+        "_losses",
+        "_retries",
         "_routes",
         "_sharded",
         "closed",
@@ -82,8 +86,11 @@ class CallRouter:
         learner: Learner,
         dialect: Dialect,
         counts: MutableMapping[str, int],
+        retries: Retries,
     ) -> None:
         self.closed = False
+        self._retries = retries
+        self._losses = retries.losses
         self._counts = counts
         self._cluster = cluster
         self._routes = routes
@@ -184,6 +191,8 @@ class CallRouter:
     def answered(self, request: Request, plan: Plan) -> None:
         """A call was answered: it is counted, and now and then compared with what the server says."""
         self._counts["waited_for_leader" if request.waited else plan.reason] += 1
+        if self._losses.suspects:
+            self._retries.answered(request)
         route = request.route
         if route is not None:
             route.check_in -= 1

@@ -191,6 +191,18 @@ class Cluster:
             self._probes.doubt(node)
         self._refresh(node)
 
+    async def in_doubt(self, node: Node) -> None:
+        """The same, and returns when that is noted, whichever context notes it. From anywhere."""
+        noted: Waiter[None] = self.runtime.waiter()
+        self.suspect(node, "a connection broke")
+        self.runtime.post(lambda: noted.wake(None))
+        with suppress(TimeoutError):  # that context may have ended
+            await noted.wait(self.runtime.now() + GOODBYE)
+
+    def without_doubtful(self, candidates: Iterable[Candidate]) -> list[Candidate]:
+        """Those at nodes that are not just being asked whether they live."""
+        return [each for each in candidates if self.health.of(each.node.uuid).state is not NodeState.SUSPECT]
+
     def why_down(self, node: Node) -> str | None:
         """Why a node is down, in words; None when it is not."""
         return f"the node is down ({self.health.of(node.uuid).reason})" if self.health.is_down(node.uuid) else None

@@ -64,14 +64,14 @@ class Executor:
     ) -> None:
         self._changes = cluster.changes
         self._cluster = cluster
-        self._router = CallRouter(cluster, routes, learner, dialect, journal.counters.calls)
+        self._retries = Retries(cluster.runtime, journal.counters, cluster.settings.max_size)
+        self._losses = self._retries.losses
+        self._router = CallRouter(cluster, routes, learner, dialect, journal.counters.calls, self._retries)
         self.plan = self._router.plan
         self._dialect = dialect
         self._journal = journal
         self._aloft = cluster.flights.aloft
         self._pools = cluster.pools_by_key
-        self._retries = Retries(cluster.runtime, journal.counters, cluster.settings.max_size)
-        self._losses = self._retries.losses
         self._lender = Lender(cluster, dialect, journal)
 
     @property
@@ -102,7 +102,7 @@ class Executor:
             if plan.wait is not None:
                 await self._wait(request, plan, version)
                 continue
-            for candidate in plan.candidates:
+            for candidate in plan.candidates if not request.losses else self._cluster.without_doubtful(plan.candidates):
                 pool = self._pools.get(candidate.key) or self._cluster.pool(candidate)
                 link = pool.try_take(request) or await self._queue(request, candidate, pool, version)
                 if link is not None:
@@ -121,8 +121,6 @@ class Executor:
                         self._aloft.pop(link, None)
                         pool.give(link)
                         self._router.answered(request, plan)
-                        if self._losses.suspects:
-                            self._retries.answered(request)
                         return result
                     if verdict is _Verdict.PLAN_AGAIN:
                         break
@@ -319,7 +317,8 @@ class Executor:
     ) -> _Verdict:
         if request.patience != request.deadline:  # it came from `acquire_timeout`: the next wait is a new one
             request.patience = None
-        action = self._retries.decide(request, error, fault, repeatable=self._repeatable(request))
+        where = node.uuid, self._cluster.health.life(node.uuid)
+        action = self._retries.decide(request, where, error, fault, repeatable=self._repeatable(request))
         request.tried(node, failures.how_far(fault), failures.why(fault, error, ended))
         if action is Action.RAISE:
             self._raise(request, node, error, fault, ended)
@@ -328,14 +327,21 @@ class Executor:
             broke = Fault.LOST if is_goodbye(error) else self._cluster.runtime.fault(error)
             raise failures.outcome_unknown(request, node, error, broke, ended) from error
         self._journal.retried(node, fault, len(request.attempts))
-        if action is Action.AWAIT_REFRESH:
-            if fault is Fault.NOT_LEADER:
-                self._router.needs_leader(request)
-            if not await self.await_refresh(request, node):
-                return _Verdict.NEXT_CANDIDATE
-        elif action is Action.BACK_OFF:
+        if fault is Fault.NOT_LEADER:
+            self._router.needs_leader(request)
+        if fault is Fault.LOST and ended is None:
+            await self._doubt(node, error)
+        if action is Action.AWAIT_REFRESH and await self.await_refresh(request, node):
+            return _Verdict.PLAN_AGAIN
+        if action is Action.BACK_OFF:
             await self._pause(request, request.sent)
-        return _Verdict.NEXT_CANDIDATE if action is Action.NEXT_NODE else _Verdict.PLAN_AGAIN
+            return _Verdict.PLAN_AGAIN
+        return _Verdict.NEXT_CANDIDATE
+
+    async def _doubt(self, node: Node, error: Exception) -> None:
+        """A connection broke: its node may be dying with all it has, and is asked before the call goes there again."""
+        if is_goodbye(error) or self._cluster.runtime.fault(error) is not None:
+            await self._cluster.in_doubt(node)
 
     def _raise(self, request: Request, node: Node, error: Exception, fault: Fault, ended: str | None) -> NoReturn:
         request.annotate(error)

@@ -12,7 +12,7 @@ from typing import Final
 from picopyn.engine.request import Request
 from picopyn.engine.runtime import Runtime
 from picopyn.errors import Fault
-from picopyn.routing.losses import LossMemory
+from picopyn.routing.losses import Life, LossMemory
 from picopyn.routing.plan import Role
 from picopyn.routing.retry import Action, Call, decide
 from picopyn.routing.retry_budget import RetryBudget
@@ -54,17 +54,18 @@ class Retries:
         self.losses = LossMemory()
         self.budget = RetryBudget(max_size, runtime.now())
 
-    def decide(self, request: Request, error: Exception, fault: Fault, *, repeatable: bool) -> Action:
+    def decide(self, request: Request, where: Life, error: Exception, fault: Fault, *, repeatable: bool) -> Action:
         """What happens after an attempt that failed; the request notes the attempt and its loss.
 
         Args:
             request: The call.
+            where: The node it was sent to, in which of its lives.
             error: What happened.
             fault: What that means.
             repeatable: Whether it may be sent twice.
         """
         request.sent += fault is not Fault.NOT_SENT
-        losses = self._lost(request, error, repeatable=repeatable) if fault is Fault.LOST else 0
+        losses = self._lost(request, where, error, repeatable=repeatable) if fault is Fault.LOST else 0
         if fault is Fault.STATEMENT and self.losses.suspects:
             self.answered(request)
         call = Call(repeatable, request.sent, losses, request.prepared_again, request.role is Role.REPLICA)
@@ -79,11 +80,11 @@ class Retries:
         return Action.RAISE
 
     def answered(self, request: Request) -> None:
-        """A server answered a call while statements are suspect."""
+        """A server answered a call: nothing is held against its statement any more."""
         with self._lock:
             self.losses.answered(request.query, request.args)
 
-    def _lost(self, request: Request, error: Exception, *, repeatable: bool) -> int:
+    def _lost(self, request: Request, where: Life, error: Exception, *, repeatable: bool) -> int:
         if request.ended:  # by ourselves
             request.ended = False
             return 0
@@ -94,5 +95,5 @@ class Retries:
         if not repeatable:  # it is not sent again anyway, and may never be answered
             return request.deaths
         with self._lock:
-            known = self.losses.lost(request.query, request.args, request.sent_after, self._now())
+            known = self.losses.lost(request.query, request.args, where, request.sent_after, self._now())
         return max(request.deaths, known)

@@ -66,10 +66,11 @@ class Health:
         doubted: Nodes that are not UP; empty is the common case, one look on the hot path. Not to be changed outside.
     """
 
-    __slots__ = ("_states", "doubted")
+    __slots__ = ("_lives", "_states", "doubted")
 
     def __init__(self) -> None:
         self._states: dict[str, NodeHealth] = {}
+        self._lives: dict[str, int] = {}
         self.doubted: Mapping[str, NodeHealth] = self._states
 
     @property
@@ -88,6 +89,10 @@ class Health:
     def is_down(self, uuid: str) -> bool:
         """Whether the node refused the last connection, or does not answer."""
         return self.of(uuid).state is NodeState.DOWN
+
+    def life(self, uuid: str) -> int:
+        """How many times the node was found alive after a doubt: what breaks in one life breaks for one reason."""
+        return self._lives.get(uuid, 0)
 
     def broke(self, uuid: str, reason: str, now: float) -> bool:
         """A connection to the node broke, or a call on it timed out.
@@ -166,11 +171,15 @@ class Health:
         Returns:
             True if the node was not UP before.
         """
-        return self._states.pop(uuid, None) is not None
+        if self._states.pop(uuid, None) is None:
+            return False
+        self._lives[uuid] = self.life(uuid) + 1
+        return True
 
     def forget(self, uuid: str) -> None:
         """The node left the cluster."""
         self._states.pop(uuid, None)
+        self._lives.pop(uuid, None)
 
     def pause(self, uuid: str, *, eager: bool, rng: Random) -> float:
         """Seconds to wait before the next probe of a node.

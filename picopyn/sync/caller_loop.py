@@ -106,6 +106,7 @@ class CallerLoop:
         get_debug: False, always.
         in_use: Held by whoever uses the loop and its connection. It is looked at first and then taken by `with`, which
             no interruption can fall into; who is late by a hair waits.
+        is_ending: Its connection has ended, which another thread may just be finding out: who calls waits, and is told.
         has_failed: A call has raised an error since this was set to False.
         on_interruption: Called when a call was interrupted: nobody knows what is still to be read.
         was_interrupted: A call was interrupted (`KeyboardInterrupt`), and its connection dropped.
@@ -124,6 +125,7 @@ class CallerLoop:
         # Called for every request, so this is no function of ours; nor are those above.
         self.create_future: Callable[[], asyncio.Future[Any]] = functools.partial(Answer, loop=_any(self))
         self.in_use = threading.Lock()
+        self.is_ending = False
         self.has_failed = False
         self.on_interruption: Callable[[], object] = int
         self.was_interrupted = False
@@ -147,7 +149,7 @@ class CallerLoop:
             asyncpg.InterfaceError: The loop is in use.
         """
         future: Any = None
-        if self.in_use.locked():
+        if self.in_use.locked() and not self.is_ending:
             raise _busy(coroutine)
         with self.in_use:
             self.is_stepping = True
@@ -181,7 +183,7 @@ class CallerLoop:
         Raises:
             asyncpg.InterfaceError: The loop is in use.
         """
-        if self.in_use.locked():
+        if self.in_use.locked() and not self.is_ending:
             raise _busy(coroutine)
         with self.in_use:
             try:

@@ -245,6 +245,7 @@ class Wire(Connection):
         if not self._has_ended():
             return False
         if not self.caller.in_use.locked():
+            self.caller.is_ending = True
             with self.caller.in_use:
                 self.stream.read_what_is_there()
                 self.caller.run_ready()
@@ -262,6 +263,7 @@ class Wire(Connection):
             mine._aborted = True
             self.stream.cut()
         else:
+            self.caller.is_ending = True
             with self.caller.in_use:
                 self._drop_quietly()
 

@@ -50,6 +50,43 @@ async def test_failovers_in_a_row_fail_no_repeatable_call(world: World) -> None:
     assert world.counters.retries == {"LOST": 10}
 
 
+async def test_a_repeated_call_waits_until_its_node_is_found_alive(world: World) -> None:
+    """A node that dies loses its connections one after the other: the next one would only be the next loss."""
+    i11 = world.servers["i11"]
+    i11.answers, i11.deaf_to_probes = [broken()], True
+    call = world.call(WRITE, AT_R1, idempotent=True, timeout=60)
+    while not i11.probed:
+        await settle()
+    await settle()
+    assert (sent(world), call.done()) == (1, False)
+    i11.deaf_to_probes = False
+    for link in i11.links - i11.for_callers:
+        link.reply(None)
+    assert await call == "i11"
+    assert sent(world) == 2
+
+
+async def test_what_breaks_while_a_node_is_in_doubt_is_one_death(world: World) -> None:
+    """A call sent there after the first loss, on a connection that was about to end as well, felled nothing."""
+    i11 = world.servers["i11"]
+    i11.answers = [HANG, HANG]
+    warming = [world.call(READ, AT_R1) for _ in range(2)]
+    await settle()
+    for link in i11.for_callers:
+        link.reply("i11")
+    await asyncio.gather(*warming)
+    i11.freeze()
+    calls = []
+    for _ in range(2):
+        calls.append(world.call(READ, AT_R1, timeout=60))
+        await settle()
+        next(link for link in i11.for_callers if link.running).cut()
+        await settle()
+    assert sent(world) == 4
+    i11.thaw()
+    assert await asyncio.gather(*calls) == ["i11"] * 2
+
+
 async def test_a_text_that_kills_is_repeated_once_and_then_not_at_all(world: World) -> None:
     """Each call of it costs one connection from the second call on; other texts are repeated as before."""
     world.servers["i11"].answers = [broken() for _ in range(4)]

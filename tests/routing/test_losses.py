@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import count
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from picopyn.errors import Fault
-from picopyn.routing.losses import MOST_SUSPECTS, REMEMBERED_FOR, LossMemory
+from picopyn.routing.losses import MOST_SUSPECTS, REMEMBERED_FOR, Life, LossMemory
 from picopyn.routing.retry import MAX_LOSSES, Action, Call, decide
 from picopyn.routing.retry_budget import NODES, PER_CALL, PER_SECOND, RetryBudget
 
 READ = "SELECT * FROM t WHERE i = $1"
+
+
+_LIVES = count()
+
+
+def life() -> Life:
+    """A node in a life that nothing was lost in yet."""
+    return "n1", next(_LIVES)
 
 
 @dataclass
@@ -38,7 +47,7 @@ class Caller:
                 self.memory.answered(query, args)
                 return None
             self.killed += 1
-            known = self.memory.lost(query, args, sent_after, self.now)
+            known = self.memory.lost(query, args, life(), sent_after, self.now)
             action = decide(Fault.LOST, Call(True, sent, max(sent, known)))
             if action is not Action.NEXT_NODE:
                 return action
@@ -47,14 +56,14 @@ class Caller:
 def test_one_death_allows_another_try() -> None:
     """Nearly all that a dying node had in flight is innocent."""
     memory = LossMemory()
-    assert memory.lost(READ, (1,), memory.deaths, 0.0) == 1
+    assert memory.lost(READ, (1,), life(), memory.deaths, 0.0) == 1
 
 
 def test_the_second_death_without_an_answer_in_between_is_held_against_a_statement() -> None:
     """It was sent after the first one was known, and the next node died too."""
     memory = LossMemory()
-    memory.lost(READ, (1,), memory.deaths, 0.0)
-    assert memory.lost(READ, (1,), memory.deaths, 0.1) == MAX_LOSSES
+    memory.lost(READ, (1,), life(), memory.deaths, 0.0)
+    assert memory.lost(READ, (1,), life(), memory.deaths, 0.1) == MAX_LOSSES
 
 
 @given(st.lists(st.integers(0, 5), min_size=2, max_size=30))
@@ -62,7 +71,7 @@ def test_what_was_in_flight_when_a_death_became_known_belongs_to_that_death(args
     """However many calls of a text, on however many nodes: one event."""
     memory = LossMemory()
     sent_after = memory.deaths
-    assert {memory.lost(READ, (arg,), sent_after, 0.0) for arg in args} == {1}
+    assert {memory.lost(READ, (arg,), life(), sent_after, 0.0) for arg in args} == {1}
 
 
 @given(
@@ -73,7 +82,7 @@ def test_failovers_count_against_nothing_that_worked_in_between(losses: list[tup
     memory, now = LossMemory(), 0.0
     for query, arg, pause in losses:
         now += pause
-        assert memory.lost(query, (arg,), memory.deaths, now) == 1
+        assert memory.lost(query, (arg,), life(), memory.deaths, now) == 1
         memory.answered(query, (arg,))
     assert not memory.suspects
 
@@ -99,16 +108,16 @@ def test_what_always_kills_fells_two_nodes_once_and_then_one_for_each_call(
 def test_a_death_is_forgotten_after_a_while() -> None:
     """A statement that failed a minute ago gets its second try again."""
     memory = LossMemory()
-    memory.lost(READ, (1,), memory.deaths, 0.0)
-    assert memory.lost(READ, (1,), memory.deaths, REMEMBERED_FOR) == 1
+    memory.lost(READ, (1,), life(), memory.deaths, 0.0)
+    assert memory.lost(READ, (1,), life(), memory.deaths, REMEMBERED_FOR) == 1
 
 
 @pytest.mark.parametrize("args", [([1, 2],), ({"a": 1},)])
 def test_arguments_that_cannot_be_told_apart_leave_the_text(args: tuple[object, ...]) -> None:
     """A list or a dictionary has no hash."""
     memory = LossMemory()
-    memory.lost(READ, args, memory.deaths, 0.0)
-    assert memory.lost(READ, args, memory.deaths, 0.1) == 2
+    memory.lost(READ, args, life(), memory.deaths, 0.0)
+    assert memory.lost(READ, args, life(), memory.deaths, 0.1) == 2
     memory.answered(READ, args)
     assert not memory.suspects
 
@@ -116,7 +125,7 @@ def test_arguments_that_cannot_be_told_apart_leave_the_text(args: tuple[object, 
 def test_arguments_are_not_kept() -> None:
     """Not in the memory, so not in any dump of it."""
     memory = LossMemory()
-    memory.lost(READ, ("a secret",), memory.deaths, 0.0)
+    memory.lost(READ, ("a secret",), life(), memory.deaths, 0.0)
     assert "a secret" not in repr(memory.suspects)
 
 
@@ -124,10 +133,10 @@ def test_the_memory_is_bounded_and_forgets_the_oldest_first() -> None:
     """Whatever statements there are."""
     memory = LossMemory()
     for number in range(2 * MOST_SUSPECTS):
-        memory.lost(f"SELECT {number}", (), memory.deaths, 0.0)
+        memory.lost(f"SELECT {number}", (), life(), memory.deaths, 0.0)
     assert len(memory.suspects) == MOST_SUSPECTS
-    assert memory.lost(f"SELECT {2 * MOST_SUSPECTS - 1}", (), memory.deaths, 0.0) == 2
-    assert memory.lost("SELECT 0", (), memory.deaths, 0.0) == 1
+    assert memory.lost(f"SELECT {2 * MOST_SUSPECTS - 1}", (), life(), memory.deaths, 0.0) == 2
+    assert memory.lost("SELECT 0", (), life(), memory.deaths, 0.0) == 1
 
 
 # --- the budget --------------------------------------------------------------------------------------------

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 
 import asyncpg
 import pytest
@@ -34,6 +34,30 @@ def test_a_second_thread_is_refused_and_gets_no_foreign_answer(connection: Conne
         refused = sum(threads.map(work, range(8)))
     assert refused
     assert connection.fetchval("SELECT $1::int", 1) == 1
+
+
+def test_who_finds_out_that_a_connection_has_ended_is_no_second_caller(
+    connection: Connection, admin: Connection
+) -> None:
+    """A call that comes meanwhile waits, and is told that the connection is closed: a pool sends it elsewhere."""
+    entered, go = threading.Event(), threading.Event()
+
+    def closed(_: object) -> None:
+        entered.set()
+        go.wait(20)
+
+    connection.add_termination_listener(closed)
+    assert admin.fetchval("SELECT pg_terminate_backend($1, 20000)", connection.get_server_pid())
+    with ThreadPoolExecutor(2) as threads:
+        looking = threads.submit(lambda: until(connection.is_closed))
+        assert entered.wait(20)
+        call = threads.submit(connection.fetchval, "SELECT $1::int", 1)
+        wait([call], timeout=0.2)
+        go.set()
+        looking.result()
+        with pytest.raises(asyncpg.InterfaceError) as caught:
+            call.result()
+    assert BUSY not in str(caught.value)
 
 
 def test_terminate_from_another_thread_ends_a_call(connection: Connection, admin: Connection) -> None:

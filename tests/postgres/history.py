@@ -23,14 +23,22 @@ class History:
 
     Half of the calls are declared repeatable.
 
+    Args:
+        pool: Where.
+        workers: How many calls at once.
+        rate: How many calls a second, all together.
+        readers: How many tasks read beside them, wherever a replica or the primary is; these calls are repeatable too.
+
     Attributes:
+        reads: How many reads were answered.
         acknowledged: Numbers by table, each in the order in which the answers came.
         unknown: Numbers of which nobody could tell whether they were written.
         errors: Every other error, with its number.
         moments: When each answer came (seconds on the loop's clock).
     """
 
-    def __init__(self, pool: Any, *, workers: int = 40, rate: float = 2000.0) -> None:
+    def __init__(self, pool: Any, *, workers: int = 40, rate: float = 2000.0, readers: int = 0) -> None:
+        self.reads = 0
         self.acknowledged: dict[str, list[int]] = {ONCE: [], REPEATABLE: []}
         self.unknown: list[int] = []
         self.errors: list[tuple[str, int, BaseException]] = []
@@ -40,6 +48,7 @@ class History:
         self._numbers = count()
         self._over = False
         self._tasks = [asyncio.create_task(self._work(), name=f"worker {number}") for number in range(workers)]
+        self._tasks += [asyncio.create_task(self._read(), name=f"reader {number}") for number in range(readers)]
 
     @property
     def answers(self) -> int:
@@ -50,6 +59,13 @@ class History:
         """Wait until so many more are acknowledged; the test's own limit ends it."""
         wanted = self.answers + answers
         while self.answers < wanted:
+            assert not self.errors, _told(self.errors[0])
+            await asyncio.sleep(0.005)
+
+    async def more_reads(self, answers: int) -> None:
+        """The same with reads."""
+        wanted = self.reads + answers
+        while self.reads < wanted:
             assert not self.errors, _told(self.errors[0])
             await asyncio.sleep(0.005)
 
@@ -100,6 +116,20 @@ class History:
                 self.moments.append(loop.time())
             due = max(due + self._pause, loop.time() - 1)
             await asyncio.sleep(max(0.0, due - loop.time()))
+
+    async def _read(self) -> None:
+        read = "SELECT $1::bigint"
+        while not self._over:
+            try:
+                got = await self._pool.fetchval(
+                    read, self.reads, role="prefer_replica", idempotent=True, timeout=PATIENCE
+                )
+                assert got is not None
+            except Exception as error:
+                self.errors.append((read, self.reads, error))
+            else:
+                self.reads += 1
+            await asyncio.sleep(self._pause)
 
 
 def _told(failure: tuple[str, int, BaseException]) -> str:

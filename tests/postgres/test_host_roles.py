@@ -147,53 +147,6 @@ async def test_a_call_that_reads_anywhere_may_turn_out_to_write(servers: Postgre
     assert pool.stats().retries == {"NOT_LEADER": 5}
 
 
-async def test_the_primary_is_killed_and_a_replica_promoted(
-    picopyn_postgres_cluster: Factory, open_pool: OpenPool
-) -> None:
-    """Repeatable writes only take longer, none is lost; reads go on; the old primary comes back as a replica."""
-    servers = picopyn_postgres_cluster(synchronous=1)
-    servers.execute("CREATE TABLE t (i INT)")
-    pool = await open_pool(servers.dsn)
-    await pool.wait_ready(leaders=1, replicas=2)
-    done: list[int] = []
-    over = asyncio.Event()
-
-    async def write(number: int) -> None:
-        while not over.is_set():
-            await pool.execute(WRITE, number, idempotent=True, timeout=60)
-            done.append(number)
-            number += 10
-
-    writers = [asyncio.create_task(write(number)) for number in range(10)]
-    await until(lambda: len(done) > 100)
-    await asyncio.to_thread(servers.kill, "n1")
-    assert await ports(pool, "prefer_leader", 5) <= port(servers, "n2", "n3")
-    promoted = await asyncio.to_thread(servers.promote)
-    before = len(done)
-    await until(lambda: len(done) > before + 100)
-    over.set()
-    await asyncio.gather(*writers)
-    assert leaders(pool) == port(servers, promoted)
-    assert set(done) <= {row["i"] for row in await pool.fetch("SELECT i FROM t")}
-    await asyncio.to_thread(servers.rejoin, "n1")
-    await pool.wait_ready(leaders=1, replicas=2, timeout=30)
-    await until(lambda: len(replicas(pool)) == 2)
-    await until(lambda: all(node.current_state == "standby" for node in pool.topology.nodes(role="replica")))
-
-
-async def test_all_servers_go_and_come_back(servers: PostgresCluster, open_pool: OpenPool) -> None:
-    """The pool is whole again by itself, without a call that would need it."""
-    pool = await open_pool(servers.dsn)
-    await pool.wait_ready(leaders=1, replicas=2)
-    for name in servers.nodes:
-        await asyncio.to_thread(servers.kill, name)
-    await until(lambda: [node.state for node in pool.stats().nodes.values()] == ["down"] * 3)
-    for name in servers.nodes:
-        await asyncio.to_thread(servers.restart, name)
-    await pool.wait_ready(leaders=1, replicas=2, timeout=30)
-    assert await ports(pool, calls=1) == port(servers, "n1")
-
-
 async def test_two_primaries_are_told_once_and_the_newer_one_is_used(
     servers: PostgresCluster, open_pool: OpenPool, caplog: pytest.LogCaptureFixture
 ) -> None:

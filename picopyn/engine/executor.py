@@ -70,7 +70,8 @@ class Executor:
         self._journal = journal
         self._aloft = cluster.flights.aloft
         self._pools = cluster.pools_by_key
-        self._retries = Retries(cluster.runtime, journal.counters, cluster.settings.max_size)
+        sharded = Capability.SHARDED in dialect.capabilities
+        self._retries = Retries(cluster.runtime, journal.counters, cluster.settings.max_size, leaders_switch=sharded)
         self._losses = self._retries.losses
         self._lender = Lender(cluster, dialect, journal)
 

@@ -17,9 +17,6 @@ if TYPE_CHECKING:
 #: Words of `role=`.
 ROLES: Final = ("leader", "prefer_leader", "replica", "prefer_replica", "any")
 
-#: Roles that Picodata does not have yet.
-NOT_ON_PICODATA: Final = ("replica", "prefer_replica", "any")
-
 #: `target_session_attrs` → the role it asks for; an explicit `role` wins. `any` leaves it open, like nothing.
 SESSION_ROLES: Final[Mapping[str, str | None]] = {
     "any": None,
@@ -75,8 +72,6 @@ def _wrong_values(settings: PoolSettings) -> Iterator[str]:
 def _contradictions(settings: PoolSettings) -> Iterator[str]:
     role, about_replicas = settings.role, _about_replicas(settings)
     if settings.dialect == "picodata":
-        if role in NOT_ON_PICODATA:
-            yield f"role {role!r} is not supported on Picodata yet"
         yield from (f"{name} is for plain PostgreSQL, not for Picodata" for name in about_replicas)
         return
     if settings.topology_source is not None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from picopyn.dsn import KNOWN_WORDS, Dsn, Endpoint
 from picopyn.errors import ConfigError
-from picopyn.role_settings import BALANCERS, NOT_ON_PICODATA, ROLES, watches_hosts
+from picopyn.role_settings import BALANCERS, ROLES, watches_hosts
 from picopyn.routing.balance_policies import POLICIES
 from picopyn.settings import PoolSettings
 from picopyn.staleness import StalenessPolicy
@@ -252,11 +252,11 @@ def test_words_whose_time_has_not_come_are_refused(word: str) -> None:
     assert of_dsn(f"postgresql://h?{word}") == (f"'{word.partition('=')[0]}' is not supported yet",)
 
 
-@pytest.mark.parametrize("role", NOT_ON_PICODATA)
-def test_roles_that_picodata_does_not_have_yet(role: str) -> None:
-    """All five words are known; whether the server is a Picodata may be known only later."""
-    assert problems(role=role, dialect="picodata") == (f"role {role!r} is not supported on Picodata yet",)
-    assert PoolSettings(endpoints=HOSTS, role=role).role == role
+@pytest.mark.parametrize("role", ROLES)
+def test_every_role_is_for_every_kind_of_server(role: str) -> None:
+    """Which one it is may be known only later."""
+    for dialect in ("picodata", "postgres", "auto"):
+        assert PoolSettings(endpoints=HOSTS, role=role, dialect=dialect).role == role
 
 
 LIMIT = StalenessPolicy(max_lag=5)

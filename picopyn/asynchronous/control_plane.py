@@ -22,10 +22,10 @@ from picopyn.asynchronous.topology_tracker import PollingTopologySource, Topolog
 from picopyn.dialects.base import Capability, Dialect
 from picopyn.engine.cluster import Cluster
 from picopyn.engine.executor import Executor
-from picopyn.errors import NoNodeAvailable, NotSupported, UsageError
+from picopyn.errors import NoNodeAvailable, UsageError
 from picopyn.observe import Publisher, RouteLearned, TopologyChanged
 from picopyn.query_metadata import PreparedStatementMetadata
-from picopyn.role_settings import NOT_ON_PICODATA, watches_hosts
+from picopyn.role_settings import watches_hosts
 from picopyn.routing.host_table import HostTable
 from picopyn.routing.plan import Role
 from picopyn.routing.route import RouteKind
@@ -108,11 +108,8 @@ class ControlPlane:
         """Refuse the role of a call that means nothing here.
 
         Raises:
-            NotSupported: Picodata does not have it yet.
             UsageError: The pool does not know which of its hosts are replicas.
         """
-        if self._learns and role.value in NOT_ON_PICODATA:
-            raise NotSupported(f"role {role.value!r} is not supported on Picodata yet")
         if role is Role.REPLICA and not self._learns and self.hosts is None:
             raise UsageError(
                 "role='replica' means nothing to this pool, which does not watch the roles of its hosts: "

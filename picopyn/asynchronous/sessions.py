@@ -21,7 +21,6 @@ from picopyn.asynchronous.transport import Dialer
 from picopyn.dialects.base import Capability, Dialect, Purpose
 from picopyn.engine.node_pool import HookFailed
 from picopyn.errors import AcquireTimeout, ConfigError
-from picopyn.role_settings import NOT_ON_PICODATA
 from picopyn.settings import PoolSettings
 from picopyn.topology import Node
 
@@ -166,10 +165,8 @@ def refuse_unsupported(settings: PoolSettings, dialect: Dialect) -> None:
     """Refuse settings that this kind of server does not have.
 
     Raises:
-        ConfigError: It has no statement timeout, or not this role.
+        ConfigError: It has no statement timeout.
     """
-    if Capability.SHARDED in dialect.capabilities and settings.role in NOT_ON_PICODATA:
-        raise ConfigError(f"role {settings.role!r} is not supported on {dialect.name} yet")
     if settings.statement_timeout is not None and Capability.STATEMENT_TIMEOUT not in dialect.capabilities:
         raise ConfigError(f"statement_timeout: {dialect.name} has none; use command_timeout")
 

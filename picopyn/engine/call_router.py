@@ -15,9 +15,9 @@ from picopyn.engine.cluster import Cluster
 from picopyn.engine.request import MANY, Request
 from picopyn.engine.retries import Retries
 from picopyn.engine.route_table import CompiledRoute, RouteTable
-from picopyn.errors import PoolClosed
+from picopyn.errors import PoolClosed, UsageError
 from picopyn.query_metadata import PreparedStatementMetadata
-from picopyn.routing.plan import Plan, Planner, Role, Wait
+from picopyn.routing.plan import OFF_LEADER, Plan, Planner, Role, Wait
 from picopyn.routing.route import RouteKind
 
 #: Stands for the number of calls until the next check of a route while that number is being found out.
@@ -115,7 +115,7 @@ class CallRouter:
         route = self._compiled.get(request.query)
         if route is not None and self._linked_to is self._cluster.planner and not self._doubted:
             plans = route.plans
-            if plans is not None and request.method not in MANY:
+            if plans is not None and request.method not in MANY and request.role not in OFF_LEADER:
                 bucket = route.bucket(request.args)
                 found = None if bucket is None else plans[bucket]
                 if found is not None:
@@ -130,6 +130,8 @@ class CallRouter:
         if self.closed:
             raise request.annotate(PoolClosed("the pool is closed"))
         planner = self._cluster.planner
+        if request.role is Role.REPLICA and self._sharded:
+            self._check_reads(request)
         if request.method in MANY:  # its rows may have any owner
             return planner.spread(None) if self._sharded else planner.for_host(request.role)
         request.route = route = self._compiled.get(request.query) or self._find_route(request)
@@ -140,8 +142,19 @@ class CallRouter:
         bucket = route.bucket(request.args)
         if bucket is None:
             return self._plan_unkeyed(request, route)
-        read = request.role is not _LEADER and self._dialect.is_read(request.query)
-        return planner.for_bucket(route.tier, bucket, request.role, read, route.reason)
+        return planner.for_bucket(route.tier, bucket, request.role, self._reads_off(request), route.reason)
+
+    def _reads_off(self, request: Request) -> bool:
+        """Whether it is a read that may be answered by others than leaders, at least while those are away."""
+        return request.role is not _LEADER and self._dialect.is_read(request.query)
+
+    def _check_reads(self, request: Request) -> None:
+        """Refuse what a replica cannot do: it would forward a write to its leader, and say nothing about it."""
+        if request.method in MANY or not self._dialect.is_read(request.query):
+            raise UsageError(
+                f"role='replica' asks for a replica, but {request.called}() was given a statement that may write; "
+                "leave role= out, or use 'prefer_replica': then writes go to the leader"
+            )
 
     def _link(self, route: CompiledRoute) -> None:
         """Let a route know the plan of each bucket; those it knew belong to a snapshot that is not current any more."""
@@ -170,18 +183,21 @@ class CallRouter:
         if route.buckets is not None:
             buckets = route.buckets(request.args)
             if buckets is not None:
-                read = request.role is not _LEADER and self._dialect.is_read(request.query)
-                return planner.for_buckets(route.tier, buckets, request.role, read)
+                return planner.for_buckets(route.tier, buckets, request.role, self._reads_off(request))
         elif route.route.kind is RouteKind.ANY_NODE:
-            return planner.anywhere()
-        return planner.spread(route.route.tier, route.otherwise)
+            return planner.anywhere(self._role_off(request))
+        return planner.spread(route.route.tier, route.otherwise, self._role_off(request))
+
+    def _role_off(self, request: Request) -> Role | None:
+        """The role of a read that leaders need not answer; None for everything else."""
+        return request.role if request.role in OFF_LEADER and self._dialect.is_read(request.query) else None
 
     def _plan_unknown(self, request: Request) -> Plan:
-        plan = self._cluster.planner.unlearned()
+        plan = self._cluster.planner.unlearned(self._role_off(request))
         if plan.wait is not Wait.LEARN:
             return plan
         if self._dialect.never_hangs(request.query):
-            return self._cluster.planner.anywhere()
+            return self._cluster.planner.anywhere(self._role_off(request))
         if request.asked or not self._dialect.can_be_asked(request.query):
             return Plan((), plan.reason, wait=Wait.TIER, missing=plan.missing)
         return plan

@@ -152,7 +152,10 @@ class Cluster:
         """Calls a node serves now: connections held and calls waiting for one."""
         pool = self._pools.by_key.get((uuid, PLAIN))
         slots = None if pool is None else pool.slots
-        return slots.load if slots is not None and slots.size else _UNCONNECTED
+        if slots is None or not slots.size:
+            return _UNCONNECTED
+        reads = self._pools.by_key.get((uuid, REPLICA_READ))
+        return slots.load if reads is None else slots.load + reads.slots.load
 
     def is_ready(self, leaders: int | None, replicas: int | None) -> bool:
         """Whether so many leaders and other nodes are connected; None for one: 0 of them, None for both: all."""

@@ -64,7 +64,8 @@ class Executor:
     ) -> None:
         self._changes = cluster.changes
         self._cluster = cluster
-        self._retries = Retries(cluster.runtime, journal.counters, cluster.settings.max_size)
+        sharded = Capability.SHARDED in dialect.capabilities
+        self._retries = Retries(cluster.runtime, journal.counters, cluster.settings.max_size, leaders_switch=sharded)
         self._losses = self._retries.losses
         self._router = CallRouter(cluster, routes, learner, dialect, journal.counters.calls, self._retries)
         self.plan = self._router.plan

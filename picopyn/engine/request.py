@@ -39,6 +39,7 @@ class Request:
         ended: The attempt in flight was ended by us, because it may hang for ever.
         end_reason: Why the connection of the attempt in flight was dropped by us; None while it was not.
         prepared_again: Its prepared statement was renewed.
+        refused_since: When it was first refused because its leader changes, on the runtime's clock; None: it was not.
         waited: It waited for a leader before it could be sent.
         plan: The plan of the attempt in flight.
         route: What the plan was made from, where the text is known.
@@ -63,6 +64,7 @@ class Request:
     ended: bool = False
     end_reason: str | None = None
     prepared_again: bool = False
+    refused_since: float | None = None
     waited: bool = False
     attempts: tuple[str, ...] = ()
     not_again: str = ""

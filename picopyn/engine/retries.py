@@ -39,18 +39,20 @@ class Retries:
         runtime: Clock and lock.
         counters: How many calls were answered.
         max_size: Most connections to a node.
+        leaders_switch: A leader that refuses a write is about to be replaced by another one.
 
     Attributes:
         losses: Which statements nodes died under.
         budget: What may be spent.
     """
 
-    __slots__ = ("_counters", "_lock", "_now", "budget", "losses")
+    __slots__ = ("_counters", "_leaders_switch", "_lock", "_now", "budget", "losses")
 
-    def __init__(self, runtime: Runtime, counters: Counters, max_size: int) -> None:
+    def __init__(self, runtime: Runtime, counters: Counters, max_size: int, *, leaders_switch: bool) -> None:
         self._now: Callable[[], float] = runtime.now
         self._lock = runtime.lock()
         self._counters = counters
+        self._leaders_switch = leaders_switch
         self.losses = LossMemory()
         self.budget = RetryBudget(max_size, runtime.now())
 
@@ -68,7 +70,9 @@ class Retries:
         losses = self._lost(request, where, error, repeatable=repeatable) if fault is Fault.LOST else 0
         if fault is Fault.STATEMENT and self.losses.suspects:
             self.answered(request)
-        call = Call(repeatable, request.sent, losses, request.prepared_again, request.role is Role.REPLICA)
+        for_replica = request.role is Role.REPLICA
+        switching_for = self._switching_for(request) if fault is Fault.NOT_LEADER and self._leaders_switch else None
+        call = Call(repeatable, request.sent, losses, request.prepared_again, for_replica, switching_for)
         action = decide(fault, call)
         if action not in _COSTS or fault is Fault.NOT_SENT:
             return action
@@ -83,6 +87,12 @@ class Retries:
         """A server answered a call: nothing is held against its statement any more."""
         with self._lock:
             self.losses.answered(request.query, request.args)
+
+    def _switching_for(self, request: Request) -> float:
+        now = self._now()
+        if request.refused_since is None:
+            request.refused_since = now
+        return now - request.refused_since
 
     def _lost(self, request: Request, where: Life, error: Exception, *, repeatable: bool) -> int:
         if request.ended:  # by ourselves

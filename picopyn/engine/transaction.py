@@ -20,7 +20,7 @@ from picopyn.engine.executor import Executor
 from picopyn.engine.journal import Journal
 from picopyn.engine.loan import Loan
 from picopyn.engine.request import Request
-from picopyn.errors import AcquireTimeout, Fault
+from picopyn.errors import AcquireTimeout, Fault, OutcomeUnknown
 from picopyn.routing.plan import Role
 from picopyn.routing.transactions import full_jitter, may_run_again
 
@@ -114,6 +114,8 @@ class TransactionRun:
         remaining = self.remaining
         late = loan is None and failed > 1 and remaining is not None  # the limit is what its waiting was cut short by
         if self.expired or (late and isinstance(error, AcquireTimeout)):
+            if loan is not None and loan.undecided and not isinstance(error, OutcomeUnknown):  # its call was cancelled
+                self._journal.outcome_lost(loan.pool.node, "timeout")
             raise self._timed_out() from error
         if loan is None or loan.undecided:
             return None, 0.0

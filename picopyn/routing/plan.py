@@ -34,6 +34,9 @@ class Role(Enum):
     __hash__ = object.__hash__  # calls look it up; that of enumerations is a function in Python
 
 
+#: Roles whose reads may be answered off the leader although it lives.
+OFF_LEADER: Final = frozenset({Role.REPLICA, Role.PREFER_REPLICA, Role.ANY})
+
 #: The kind of connection a candidate needs. Texts, for they are looked up by every call.
 Flavour = Literal["plain", "replica reads"]
 PLAIN: Final = "plain"
@@ -140,6 +143,8 @@ class Planner:
 
     def for_bucket(self, tier: str, bucket: int, role: Role, read: bool, reason: str = "keyed") -> Plan:
         """Plan a call whose statement touches exactly one bucket."""
+        if read and role in OFF_LEADER:
+            return self._off_leader(tier, bucket, role, reason)
         plans = self.by_bucket(tier, reason)
         plan = plans[bucket] if bucket < len(plans) else None
         if plan is not None and (not self._doubted or not self._health.is_down(plan.candidates[0].node.uuid)):
@@ -169,7 +174,7 @@ class Planner:
         owners = {self.snapshot.owner(tier, bucket): bucket for bucket in buckets}
         if len(owners) == 1:
             return self.for_bucket(tier, next(iter(owners.values())), role, read, "key_set")
-        return self.spread(tier)
+        return self.spread(tier, role=role if read else None)
 
     def anywhere(self, role: Role | None = None, *, fallback: bool | None = None, weight: float | None = None) -> Plan:
         """Plan a call that every node can answer by itself: the least loaded, then the others.
@@ -192,31 +197,34 @@ class Planner:
         return self._among(self.snapshot.nodes(), "any", direct=True)
 
     def _by_role(self, role: Role) -> Plan:
-        leaders = self._leaders(None)
-        others = [node for node in self.snapshot.nodes() if node not in leaders]
         if role is Role.LEADER:
-            return self._among(leaders, "any", direct=True)
-        if role is Role.REPLICA:
-            return self._among(others, "any", direct=True)
-        if role is Role.ANY:
-            return self._among(self.snapshot.nodes(), "any", direct=True)
-        first, then = (leaders, others) if role is Role.PREFER_LEADER else (others, leaders)
-        plan, rest = self._among(first, "any", direct=True), self._among(then, "any", direct=True)
-        both = plan.candidates + rest.candidates
-        return Plan(both, "any", direct=True) if both else plan
+            return self._among(self._leaders(None), "any", direct=True)
+        candidates = self._preferred(role, *self._parted(None))
+        wait = None if candidates else Wait.REPLICA if role is Role.REPLICA else Wait.NODES
+        return Plan(candidates, "any", direct=True, wait=wait)
 
-    def spread(self, tier: str | None, reason: str = "spread") -> Plan:
-        """Plan a call that the receiving node will forward, on a tier, or on any tier when that is not known."""
+    def spread(self, tier: str | None, reason: str = "spread", role: Role | None = None) -> Plan:
+        """Plan a call that the receiving node will forward.
+
+        Args:
+            tier: The tier of its rows; None when that is not known.
+            reason: What it is counted under.
+            role: Of a read that need not be answered by leaders; which members take part, the server decides.
+        """
         missing = self._missing_leaders(tier)
         if missing:
             return Plan((), reason, wait=Wait.TIER, missing=missing, tier=tier)
+        if role in OFF_LEADER:
+            candidates = self._preferred(role, *self._parted(tier))
+            wait = None if candidates else Wait.REPLICA if role is Role.REPLICA else Wait.NODES
+            return Plan(candidates, reason, wait=wait, tier=tier)
         if not self._doubted:
             return self._lightest(tier, reason)
         return self._among(self._leaders(tier), reason, tier=tier)
 
-    def unlearned(self) -> Plan:
-        """Plan a call whose statement is not known yet: it may be of any kind."""
-        plan = self.spread(None, "unlearned")
+    def unlearned(self, role: Role | None = None) -> Plan:
+        """Plan a call whose statement is not known yet: it may be of any kind; `role` as for `spread`."""
+        plan = self.spread(None, "unlearned", role)
         if plan.wait is Wait.TIER:
             return Plan((), "unlearned", wait=Wait.LEARN, missing=plan.missing)
         return plan
@@ -240,6 +248,41 @@ class Planner:
         if not ring.uuids:
             return Plan((), reason, wait=Wait.NODES, tier=tier)
         return ring.plan(lightest(ring.uuids, self._load, self._rng))
+
+    def _off_leader(self, tier: str, bucket: int, role: Role, reason: str) -> Plan:
+        """Plan a read of one bucket that need not be answered by its leader."""
+        owner = self.snapshot.owner(tier, bucket)
+        if owner is None:
+            return self.spread(tier, "no_map", role)
+        leader, members = self.snapshot.leader(owner), self.snapshot.members(owner)
+        unknown = role is Role.REPLICA and not self.snapshot.leader_known(owner)  # then nobody is known to be a replica
+        others = () if unknown else [node for node in members if node != leader]
+        candidates = self._preferred(role, () if leader is None else (leader,), others)
+        if not candidates:
+            wait = Wait.REPLICA if role is Role.REPLICA else Wait.LEADER
+            return Plan((), reason, wait=wait, missing=(owner,), tier=tier)
+        off = candidates[0].node is not leader
+        return Plan(candidates, "replica_read" if off else reason, direct=True, tier=tier)
+
+    def _parted(self, tier: str | None) -> tuple[Sequence[Node], Sequence[Node]]:
+        """The leaders of a tier, and its other nodes."""
+        leaders = self._leaders(tier)
+        return leaders, [node for node in self.snapshot.nodes(tier=tier) if node not in leaders]
+
+    def _preferred(self, role: Role, leaders: Iterable[Node], others: Iterable[Node]) -> tuple[Candidate, ...]:
+        """Who may answer for a role, in order; those that do not lead need a connection for replica reads."""
+        first, then = self._living(leaders, PLAIN), self._living(others, REPLICA_READ)
+        if role is Role.ANY:
+            groups = [first + then]
+        elif role is Role.REPLICA:
+            groups = [then]
+        else:
+            groups = [first, then] if role is Role.PREFER_LEADER else [then, first]
+        return tuple(c for group in groups for c in order(group, lambda c: self._load(c.node.uuid), self._rng))
+
+    def _living(self, nodes: Iterable[Node], flavour: Flavour) -> list[Candidate]:
+        is_down = self._health.is_down
+        return [Candidate(node, flavour) for node in nodes if self._usable(node) and not is_down(node.uuid)]
 
     def _without_leader(self, tier: str, owner: str, role: Role, *, read: bool) -> Plan:
         leader = self.snapshot.leader(owner)

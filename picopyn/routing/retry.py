@@ -17,6 +17,11 @@ MAX_ATTEMPTS = 3
 MAX_LOSSES = 2
 
 
+#: For so long a call that is refused because its leader is changing is sent again after every newer look (seconds). It
+#: is refused for 0.1 to 0.2 s (`picodata-recorded.md` section 1, planned switch), and longer by a loaded server.
+SWITCH_LASTS = 5.0
+
+
 class Action(Enum):
     """What the engine does next with a call whose attempt failed."""
 
@@ -39,6 +44,8 @@ class Call:
             after the other (see [`losses`][picopyn.routing.losses]), whichever is more.
         prepared_again: Its prepared statement was already renewed for it.
         for_replica: It asked for a replica, and nothing else: a leader that could do it is none of its business.
+        switching_for: Seconds since it was first refused because its leader changes; None where such a refusal does not
+            mean that the cluster is about to have another leader.
     """
 
     repeatable: bool
@@ -46,6 +53,7 @@ class Call:
     losses: int = 0
     prepared_again: bool = False
     for_replica: bool = False
+    switching_for: float | None = None
 
 
 def decide(fault: Fault, call: Call) -> Action:
@@ -64,9 +72,11 @@ def decide(fault: Fault, call: Call) -> Action:
         return _after_loss(call)
     if fault is Fault.NOT_SENT:
         return Action.NEXT_NODE
-    if call.sent >= MAX_ATTEMPTS or (fault is Fault.NOT_LEADER and call.for_replica):
+    if fault is Fault.NOT_LEADER and call.for_replica:
         return Action.RAISE
-    return _after_no_effect(fault, call)
+    if fault is Fault.NOT_LEADER and call.switching_for is not None and call.switching_for < SWITCH_LASTS:
+        return Action.AWAIT_REFRESH
+    return Action.RAISE if call.sent >= MAX_ATTEMPTS else _after_no_effect(fault, call)
 
 
 def _after_loss(call: Call) -> Action:

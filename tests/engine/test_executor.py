@@ -232,6 +232,37 @@ async def test_a_look_that_began_before_the_fault_is_not_the_newer_one(world: Wo
     assert await call == "i12"
 
 
+async def test_a_switch_that_takes_its_time_costs_no_call(world: World) -> None:
+    """As long as it may be one, each newer look leads to a further attempt; none of them has done anything."""
+    world.servers["i11"].answers = [server_error("XX000", READONLY) for _ in range(10)]
+    call = world.call(WRITE, AT_R1)
+    for sent in range(1, 11):
+        await settle()
+        assert len(world.servers["i11"].calls) == sent
+        world.cluster.confirm(two_by_two(), world.refreshes_asked)
+    assert await call == "i11"
+    assert world.counters.retries["NOT_LEADER"] == 10
+
+
+async def test_calls_that_wait_for_a_leader_are_woken_by_the_snapshot_that_has_it(world: World) -> None:
+    """By nothing else: no timer runs meanwhile, and none is needed. All of them, in the order of asking."""
+    world.cluster.adopt(two_by_two(leaders={"r1": None}), 1)
+    waiting = [world.call(WRITE, AT_R1) for _ in range(5)]
+    scan = world.call(SCAN, 5)
+    await settle()
+    world.cluster.confirm(two_by_two(leaders={"r1": None}), 2)  # looked, and nothing new
+    await settle()
+    assert not any(call.done() for call in (*waiting, scan))
+    assert world.cluster.changes.waiting == 6
+    assert not any(pool.slots.held for pool in world.cluster.pools)
+    world.cluster.adopt(two_by_two(leaders={"r1": "i12"}), 3)
+    await settle()
+    assert [call.result() for call in waiting] == ["i12"] * 5
+    assert scan.result() in ("i12", "i21")
+    assert world.counters.calls["waited_for_leader"] == 6
+    assert [args for _, args in world.servers["i12"].calls][:5] == [(AT_R1,)] * 5
+
+
 async def test_where_there_is_nothing_to_look_at_a_refused_call_is_sent_again_after_a_pause(world: World) -> None:
     """Nobody would ever tell that it was looked at."""
     world.can_be_looked_at = False

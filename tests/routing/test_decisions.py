@@ -14,7 +14,7 @@ from picopyn.errors import Fault
 from picopyn.routing.balance import order
 from picopyn.routing.health import Health, NodeState
 from picopyn.routing.membership import reconcile
-from picopyn.routing.retry import MAX_ATTEMPTS, Action, Call, decide
+from picopyn.routing.retry import MAX_ATTEMPTS, SWITCH_LASTS, Action, Call, decide
 from tests.snapshots import two_by_two
 
 
@@ -92,6 +92,10 @@ def test_what_may_have_happened_is_never_sent_again(
         (Fault.NOT_SENT, Call(False, 0), Action.NEXT_NODE),
         (Fault.REFUSED, Call(False, 1), Action.NEXT_NODE),
         (Fault.NOT_LEADER, Call(False, 1), Action.AWAIT_REFRESH),
+        (Fault.NOT_LEADER, Call(False, 3), Action.RAISE),
+        (Fault.NOT_LEADER, Call(False, 9, switching_for=SWITCH_LASTS - 0.1), Action.AWAIT_REFRESH),
+        (Fault.NOT_LEADER, Call(False, 9, switching_for=SWITCH_LASTS), Action.RAISE),
+        (Fault.NOT_LEADER, Call(False, 1, for_replica=True, switching_for=0.0), Action.RAISE),
         (Fault.STALE_MAP, Call(False, 1), Action.AWAIT_REFRESH),
         (Fault.STALE_PLAN, Call(False, 1), Action.PREPARE_AGAIN),
         (Fault.STALE_PLAN, Call(False, 1, prepared_again=True), Action.RAISE),

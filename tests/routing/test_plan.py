@@ -7,7 +7,7 @@ from random import Random
 import pytest
 
 from picopyn.routing.health import Health
-from picopyn.routing.plan import REPLICA_READ, Plan, Planner, Role, Wait
+from picopyn.routing.plan import PLAIN, REPLICA_READ, Plan, Planner, Role, Wait
 from picopyn.topology import TopologySnapshot
 from tests.snapshots import HALF, two_by_two
 from tests.steps import python_steps
@@ -148,3 +148,88 @@ def test_where_forwarding_does_not_hang_nothing_waits_for_other_leaders(state: d
     plan = Planner(two_by_two(), health, lambda _: 0, Random(1), hangs=False).spread("default")
     assert plan.wait is None
     assert plan.candidates
+
+
+# reads off the leader
+
+OFF = [Role.REPLICA, Role.PREFER_REPLICA, Role.ANY]
+
+
+def flavours(plan: Plan) -> dict[str, str]:
+    return {candidate.node.uuid: candidate.flavour for candidate in plan.candidates}
+
+
+def test_a_read_for_a_replica_goes_to_a_replica_of_its_owner() -> None:
+    """Over a connection that asks for replica reads: recorded, without the option the replica asks its leader."""
+    plan = planner().for_bucket("default", R2, Role.REPLICA, read=True)
+    assert (flavours(plan), plan.reason, plan.direct) == ({"i22": REPLICA_READ}, "replica_read", True)
+    preferred = planner().for_bucket("default", R2, Role.PREFER_REPLICA, read=True)
+    assert names(preferred) == ["i22", "i21"]
+    assert flavours(preferred) == {"i22": REPLICA_READ, "i21": PLAIN}
+
+
+def test_any_member_of_the_owner_may_answer_any() -> None:
+    """The least loaded; nobody else, for others forward."""
+    load = {"i21": 3, "i22": 1}
+    made = Planner(two_by_two(), Health(), lambda uuid: load.get(uuid, 0), Random(1), hangs=True)
+    plan = made.for_bucket("default", R2, Role.ANY, read=True)
+    assert (names(plan), plan.reason, plan.direct) == (["i22", "i21"], "replica_read", True)
+    load["i21"] = 0
+    plan = made.for_bucket("default", R2, Role.ANY, read=True)
+    assert (names(plan), plan.reason) == (["i21", "i22"], "keyed")
+    first = {names(planner().for_bucket("default", R2, Role.ANY, read=True))[0]}
+    assert first <= {"i21", "i22"}
+
+
+@pytest.mark.parametrize("role", OFF)
+def test_a_write_goes_to_the_leader_whatever_its_role(role: Role) -> None:
+    """Only the leader can do it."""
+    assert flavours(planner().for_bucket("default", R2, role, read=False)) == {"i21": PLAIN}
+
+
+@pytest.mark.parametrize("role", OFF)
+def test_a_replica_answers_although_leaders_are_away(role: Role) -> None:
+    """Recorded: it reads its own rows locally, whoever is dead."""
+    for down in (("i21",), ("i11",), ("i11", "i21")):
+        plan = planner(down=down).for_bucket("default", R2, role, read=True)
+        assert names(plan)[0] == "i22" or (role is Role.ANY and "i21" not in down)
+        assert not set(names(plan)) & set(down)
+
+
+def test_without_a_replica_only_who_insists_waits() -> None:
+    """The others have the leader."""
+    made = planner(down=("i22",))
+    plan = made.for_bucket("default", R2, Role.REPLICA, read=True)
+    assert (plan.candidates, plan.wait, plan.missing) == ((), Wait.REPLICA, ("r2",))
+    for role in (Role.PREFER_REPLICA, Role.ANY):
+        assert names(made.for_bucket("default", R2, role, read=True)) == ["i21"]
+    alone = planner(down=("i21", "i22"))
+    assert alone.for_bucket("default", R2, Role.ANY, read=True).wait is Wait.LEADER
+
+
+def test_where_nobody_is_known_to_lead_nobody_is_known_to_be_a_replica() -> None:
+    """Whoever only prefers one is answered by any member, over a connection with which each reads locally."""
+    made = planner(two_by_two(leaders_known=False))
+    assert made.for_bucket("default", R2, Role.REPLICA, read=True).wait is Wait.REPLICA
+    for role in (Role.PREFER_REPLICA, Role.ANY):
+        assert flavours(made.for_bucket("default", R2, role, read=True)) == {"i21": REPLICA_READ, "i22": REPLICA_READ}
+
+
+@pytest.mark.parametrize("role", OFF)
+def test_a_scan_still_waits_for_all_leaders(role: Role) -> None:
+    """The receiving node forwards it, and recorded, that hangs."""
+    assert planner(down=("i21",)).spread("default", role=role).wait is Wait.TIER
+    plan = planner().spread("default", role=role)
+    replicas = {uuid for uuid, flavour in flavours(plan).items() if flavour == REPLICA_READ}
+    assert replicas == {"i12", "i22"}
+    assert role is Role.ANY or names(plan)[0] in replicas
+    assert (role is Role.REPLICA) is (len(plan.candidates) == 2)
+
+
+def test_a_connection_for_a_role() -> None:
+    """One to a replica asks for replica reads, too."""
+    assert flavours(planner().anywhere(Role.REPLICA)) == {"i12": REPLICA_READ, "i22": REPLICA_READ}
+    assert names(planner().anywhere(Role.PREFER_REPLICA))[0] in ("i12", "i22")
+    assert flavours(planner().anywhere(Role.LEADER)) == {"i11": PLAIN, "i21": PLAIN}
+    assert len(planner().anywhere(Role.ANY).candidates) == 4
+    assert planner(down=("i12", "i22")).anywhere(Role.REPLICA).wait is Wait.REPLICA

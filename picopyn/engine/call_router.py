@@ -29,9 +29,7 @@ _LEADER: Final = Role.LEADER
 class Learner(Protocol):
     """What the executor asks of the metadata service."""
 
-    async def get_query_metadata(
-        self, query: str, *, ask_without_parameters: bool = False
-    ) -> PreparedStatementMetadata | None:
+    async def get_query_metadata(self, query: str) -> PreparedStatementMetadata | None:
         """Learn about a text now, and wait for it."""
         ...
 
@@ -108,7 +106,7 @@ class CallRouter:
 
     def _find_route(self, request: Request) -> CompiledRoute | None:
         """The route of a text that is not compiled yet, where there can be one; learning may begin."""
-        if not self._sharded or not (request.args or request.asked):
+        if not self._sharded:
             return None
         self._cluster.runtime.post(partial(self._routes.get, request.query))
         return self._compiled.get(request.query)
@@ -168,5 +166,5 @@ class CallRouter:
         route.check_in = self._learner.check_later(request.query, request.args)
 
     async def _learn(self, query: str) -> None:
-        await self._learner.get_query_metadata(query, ask_without_parameters=True)
+        await self._learner.get_query_metadata(query)
         self._cluster.changes.ring()

@@ -232,9 +232,7 @@ class Knowledge:
     def request_if_missing(self, query: str) -> PreparedStatementMetadata | None:
         return self.known.get(query)
 
-    async def get_query_metadata(
-        self, query: str, *, ask_without_parameters: bool = False
-    ) -> PreparedStatementMetadata | None:
+    async def get_query_metadata(self, query: str) -> PreparedStatementMetadata | None:
         self.asked.append(query)
         if query in self.later:
             self.known[query] = self.later[query]

@@ -123,7 +123,8 @@ class PoolFacade(Generic[L]):
         if not hasattr(self, "_executor"):
             return Counters().snapshot()
         control = self._control
-        return pool_stats(self._cluster, self._journal, control.tracker.stats(), control.metadata.stats())
+        tallies = self._executor.tallies
+        return pool_stats(self._cluster, self._journal, control.tracker.stats(), control.metadata.stats(), tallies)
 
     @property
     def available_pool_count(self) -> int:

@@ -21,6 +21,7 @@ class Purpose(Enum):
 
     PLAIN = "plain"
     REPLICA_READ = "replica reads"
+    STRICT = "keyed calls only"
     TOPOLOGY = "topology"
     METADATA = "statement metadata"
     LEADER_QUESTION = "leader question"

@@ -14,6 +14,7 @@ from picopyn.dialects.base import Capability, Dialect
 from picopyn.engine.cluster import Cluster
 from picopyn.engine.request import MANY, Request
 from picopyn.engine.route_table import CompiledRoute, RouteTable
+from picopyn.engine.tallies import Tallies
 from picopyn.errors import PoolClosed
 from picopyn.query_metadata import PreparedStatementMetadata
 from picopyn.routing.plan import Plan, Role, Wait
@@ -78,6 +79,11 @@ class CallRouter:
         self._learner = learner
         self._dialect = dialect
         self._sharded = Capability.SHARDED in dialect.capabilities
+
+    @property
+    def tallies(self) -> Tallies:
+        """The calls of each text."""
+        return self._routes.tallies
 
     def plan(self, request: Request) -> Plan:
         """Plan a call; the request keeps the plan, and the route it was made from.
@@ -144,15 +150,22 @@ class CallRouter:
         self._counts["waited_for_leader" if request.waited else plan.reason] += 1
         route = request.route
         if route is not None:
+            route.tally[plan.reason] += 1
             route.check_in -= 1
             if route.check_in <= 0:
                 route.check_in = NOT_SOON
                 self._cluster.runtime.post(partial(self._offer_check, route, request))
+        elif self._sharded:
+            self._routes.tallies.of(request.query)[plan.reason] += 1
 
     def needs_leader(self, request: Request) -> None:
         """A node said that it is not the leader, so the call is for one; nothing new where statements have owners."""
         if not self._sharded:
             request.role = _LEADER
+
+    def doubt(self, request: Request) -> None:
+        """A node says that a call's rows are elsewhere: compare the route with the server's answer."""
+        self._cluster.runtime.post(partial(self._learner.check_later, request.query, request.args))
 
     def learn(self, query: str) -> None:
         """Ask about a text now; everybody who waits plans again when that is answered."""

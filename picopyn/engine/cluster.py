@@ -29,7 +29,7 @@ from picopyn.observe import CloseReason
 from picopyn.routing.health import Health, NodeState
 from picopyn.routing.host_table import HostTable
 from picopyn.routing.membership import reconcile
-from picopyn.routing.plan import PLAIN, REPLICA_READ, Candidate, Flavour
+from picopyn.routing.plan import PLAIN, STRICT, Candidate, Flavour
 from picopyn.routing.watch import Change, Watch
 from picopyn.settings import PoolSettings
 from picopyn.topology import Node, TopologySnapshot
@@ -152,7 +152,12 @@ class Cluster:
         """Calls a node serves now: connections held and calls waiting for one."""
         pool = self._pools.by_key.get((uuid, PLAIN))
         slots = None if pool is None else pool.slots
-        return slots.load if slots is not None and slots.size else _UNCONNECTED
+        if slots is None or not slots.size:
+            return _UNCONNECTED
+        if not self.settings.strict_routing:
+            return slots.load
+        strict = self._pools.by_key.get((uuid, STRICT))
+        return slots.load + (0 if strict is None else strict.slots.load)
 
     def is_ready(self, leaders: int | None, replicas: int | None) -> bool:
         """Whether so many leaders and other nodes are connected; None for one: 0 of them, None for both: all."""
@@ -246,7 +251,7 @@ class Cluster:
 
     def pools_of(self, uuid: str) -> Iterable[NodePool]:
         """The pools of a node."""
-        return [pool for flavour in (PLAIN, REPLICA_READ) if (pool := self._pools.find(uuid, flavour)) is not None]
+        return self._pools.of(uuid)
 
     def all_down(self) -> bool:
         """Whether no node can be reached."""

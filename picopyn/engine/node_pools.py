@@ -16,9 +16,13 @@ from picopyn.engine.runtime import Link
 from picopyn.engine.terms import Terms
 from picopyn.engine.upkeep import Upkeep
 from picopyn.observe import CloseReason
-from picopyn.routing.plan import PLAIN, REPLICA_READ, Candidate, Flavour
+from picopyn.routing.plan import PLAIN, REPLICA_READ, STRICT, Candidate, Flavour
 
-_PURPOSES: dict[Flavour, Purpose] = {PLAIN: Purpose.PLAIN, REPLICA_READ: Purpose.REPLICA_READ}
+_PURPOSES: dict[Flavour, Purpose] = {
+    PLAIN: Purpose.PLAIN,
+    REPLICA_READ: Purpose.REPLICA_READ,
+    STRICT: Purpose.STRICT,
+}
 
 
 class NodePools:
@@ -75,6 +79,10 @@ class NodePools:
     def find(self, uuid: str, flavour: Flavour = PLAIN) -> NodePool | None:
         """The pool of a node, if there is one."""
         return self._live.get((uuid, flavour))
+
+    def of(self, uuid: str) -> list[NodePool]:
+        """All pools of a node."""
+        return [pool for flavour in _PURPOSES if (pool := self.find(uuid, flavour)) is not None]
 
     def get(self, candidate: Candidate) -> NodePool:
         """The pool of connections a candidate needs; made at first use."""

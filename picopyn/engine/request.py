@@ -33,6 +33,7 @@ class Request:
         sent: Attempts that reached a server.
         asked: The server was asked about the text while a leader was missing.
         losses: Attempts whose connection broke.
+        refusals: Attempts that a node refused because it would have had to send the statement on.
         ended: The attempt in flight was ended by us, because it may hang for ever.
         end_reason: Why the connection of the attempt in flight was dropped by us; None while it was not.
         prepared_again: Its prepared statement was renewed.
@@ -53,6 +54,7 @@ class Request:
     sent: int = 0
     asked: bool = False
     losses: int = 0
+    refusals: int = 0
     ended: bool = False
     end_reason: str | None = None
     prepared_again: bool = False

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from picopyn.dialects.base import KeyHash
+from picopyn.engine.tallies import Tallies, Tally
 from picopyn.query_metadata import PreparedStatementMetadata
 from picopyn.routing.route import RouteKind, StatementRoute
 from picopyn.routing.sharding import compile_key, compile_route
@@ -26,19 +27,22 @@ class CompiledRoute:
         reason: What calls that have a bucket are counted under.
         otherwise: What calls without one are counted under.
         check_in: The how manieth call from now on is offered for a check of the route.
+        tally: Reason → calls of the text.
     """
 
-    __slots__ = ("bucket", "buckets", "check_in", "metadata", "otherwise", "reason", "route", "tier")
+    __slots__ = ("bucket", "buckets", "check_in", "metadata", "otherwise", "reason", "route", "tally", "tier")
 
     def __init__(
         self,
         metadata: PreparedStatementMetadata,
         route: StatementRoute,
+        tally: Tally,
         bucket: Callable[[Sequence[Any]], int | None] | None = None,
         buckets: Callable[[Sequence[Any]], frozenset[int] | None] | None = None,
     ) -> None:
         self.metadata = metadata
         self.route = route
+        self.tally = tally
         self.tier = route.tier or ""
         self.bucket = bucket
         self.buckets = buckets
@@ -66,19 +70,23 @@ class RouteTable:
         metadata: Source of learned metadata.
         key_hash: The dialect's hash.
         bucket_counts: Bucket count of every known tier, as of now.
+        tallies: Counts the calls of each text.
 
     Attributes:
         compiled: What is compiled now, by text; not to be changed outside.
+        tallies: Counts the calls of each text.
     """
 
-    __slots__ = ("_bucket_counts", "_compiled", "_key_hash", "_metadata", "compiled")
+    __slots__ = ("_bucket_counts", "_compiled", "_key_hash", "_metadata", "compiled", "tallies")
 
     def __init__(
         self,
         metadata: MetadataSource,
         key_hash: KeyHash,
         bucket_counts: Callable[[], Mapping[str, int]],
+        tallies: Tallies,
     ) -> None:
+        self.tallies = tallies
         self._metadata = metadata
         self._key_hash = key_hash
         self._bucket_counts = bucket_counts
@@ -104,19 +112,20 @@ class RouteTable:
             self._compiled.pop(query, None)
 
     def _compile(self, query: str, metadata: PreparedStatementMetadata, route: StatementRoute) -> CompiledRoute:
+        tally = self.tallies.of(query)
         if route.tier is None or route.kind in (RouteKind.ANY_NODE, RouteKind.NOT_KEYED):
-            return self._keep(query, CompiledRoute(metadata, route))
+            return self._keep(query, CompiledRoute(metadata, route, tally))
         count = self._bucket_counts().get(route.tier, 0)
         if not count:  # not known yet: nothing that could be kept
-            return CompiledRoute(metadata, route)
+            return CompiledRoute(metadata, route, tally)
         if route.kind is RouteKind.KEYED:
             key = compile_key(route.keys[0], self._key_hash, count)
-            return self._keep(query, CompiledRoute(metadata, route, bucket=key))
+            return self._keep(query, CompiledRoute(metadata, route, tally, bucket=key))
         if route.kind is RouteKind.CONSTANT:
             constant = route.buckets[0]
-            return self._keep(query, CompiledRoute(metadata, route, bucket=lambda _args: constant))
+            return self._keep(query, CompiledRoute(metadata, route, tally, bucket=lambda _args: constant))
         keys = compile_route(route, self._key_hash, count)
-        return self._keep(query, CompiledRoute(metadata, route, buckets=keys))
+        return self._keep(query, CompiledRoute(metadata, route, tally, buckets=keys))
 
     def _keep(self, query: str, compiled: CompiledRoute) -> CompiledRoute:
         self._compiled[query] = compiled

@@ -25,6 +25,7 @@ _INVALIDATION = {"pico_stmt_invalidation": "true"}
 _STARTUP: Mapping[Purpose, Mapping[str, str]] = {
     Purpose.PLAIN: _INVALIDATION,
     Purpose.REPLICA_READ: {"options": "read_preference=any", **_INVALIDATION},
+    Purpose.STRICT: {"options": "forward=off", **_INVALIDATION},  # 26.1 and older ignore it (recorded)
     Purpose.TOPOLOGY: {},
     Purpose.METADATA: {"pico_query_metadata": "true", **_INVALIDATION},
     Purpose.LEADER_QUESTION: {"options": "sql_vdbe_opcode_max=1"},

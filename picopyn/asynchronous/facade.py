@@ -220,6 +220,14 @@ class PoolFacade(Generic[L]):
         request.asked = True
         return self._there(lambda: explain(request, known, self._executor, self._cluster))
 
+    def _plan_question(self, query: str) -> str:
+        """The text that asks for the plan of a statement."""
+        self._check_open()
+        words = query.split(None, 1)
+        if words and words[0].upper() == "EXPLAIN":
+            raise UsageError("explain() writes EXPLAIN itself: give it the statement that is to be explained")
+        return self._household.dialect.plan_question(query)
+
     async def _until_ready(self, leaders: int | None, replicas: int | None, timeout: float | None) -> None:
         cluster = self._cluster
         deadline = None if timeout is None else cluster.runtime.now() + timeout

@@ -19,6 +19,7 @@ class RouteExplanation:
         tier: Sharding space of its tables, or None.
         key_parameters: The one-based numbers of the parameters of each key, in the order of the key's columns; 0 stands
             for a literal of the text.
+        parameter_types: Type OIDs of the parameters, as the server told them; empty where that is not known.
         buckets: The buckets these arguments lead to; empty when they lead to none in particular.
         owner: Name of the replicaset that owns the bucket, when there is one.
         candidates: `name (host:port)` of the nodes it would try, in order.
@@ -34,6 +35,7 @@ class RouteExplanation:
     reason: str
     tier: str | None
     key_parameters: tuple[tuple[int, ...], ...]
+    parameter_types: tuple[int, ...]
     buckets: tuple[int, ...]
     owner: str | None
     candidates: tuple[str, ...]

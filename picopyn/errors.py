@@ -125,6 +125,7 @@ class Fault(Enum):
     REFUSED = "the server guarantees that it did nothing"
     NOT_LEADER = "the node is not the leader, or its leader is just changing; nothing was done"
     STALE_MAP = "the node's or our map of the cluster is outdated; nothing was done"
+    MISROUTED = "the node would have to send the statement on, which is forbidden; nothing was done"
     STALE_PLAN = "the prepared statement is outdated; nothing was done"
     OVERLOADED = "the node has no capacity now; nothing was done"
     CONFLICT = "the transaction lost against another one and was rolled back; only all of it can be run again"

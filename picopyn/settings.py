@@ -114,6 +114,10 @@ class PoolSettings:
         record_class: Class of the rows that callers get, a subclass of `asyncpg.Record`.
         statement_timeout: Longest time the server works on one statement, as a start-up key; servers without it
             (Picodata) make `open()` fail. In a connection string it needs a unit: `5s`, `500ms`.
+        strict_routing: Keyed calls run on connections that refuse to send a statement on (Picodata 26.2, `forward=off`;
+            older servers ignore it, other kinds have no keys). A refusal becomes a look at the cluster and another try,
+            as long as the call may wait; then it is the server's error. `max_size` counts for these connections and for
+            the others, each.
         debug: Remember where connections were acquired, and say it when one is never given back (asyncio's debug
             mode does so too).
         topology_source: A source of one's own instead of polling (see `TopologySource`).
@@ -170,6 +174,7 @@ class PoolSettings:
     reset: bool | Callable[[Any], Awaitable[None]] = True
     record_class: type | None = None
     statement_timeout: float | None = None
+    strict_routing: bool = False
     debug: bool = False
     topology_source: Any = None
     on_event: Callable[[Event], None] | None = None
@@ -550,6 +555,7 @@ _CHECKS: Final[Mapping[str, _Check]] = {
     "reset": _reset,
     "record_class": _or_none(_record_class),
     "statement_timeout": _or_none(_seconds(0.001)),
+    "strict_routing": _flag,
     "debug": _flag,
     "topology_source": _or_none(_source),
     "on_event": _or_none(_plain_function),

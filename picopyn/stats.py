@@ -111,6 +111,55 @@ class MetadataStats:
     cached: int = 0
 
 
+#: Reasons of calls that were executed where they were sent, as far as planning knows.
+_DIRECT: Final = ("keyed", "key_set", "constant", "any", "replica_read")
+#: Reasons of calls that belong to owners, and were sent to a node that had to send them on.
+_FORWARDED: Final = ("spread", "no_map")
+#: Reasons of calls without a key.
+_UNKEYED: Final = ("not_keyed", "uncomputable")
+#: Reasons of calls of which that was not known.
+_UNKNOWN: Final = ("unlearned",)
+
+
+@dataclass(frozen=True, slots=True)
+class TextStats:
+    """The calls of one statement text.
+
+    Attributes:
+        calls: Reason → calls; one of `CALL_REASONS` each. Here a call that waited for a leader is counted by what it
+            was in the end.
+    """
+
+    calls: Mapping[str, int]
+
+    @property
+    def direct(self) -> int:
+        """Calls sent to the node that executes them by itself.
+
+        What the server makes of it is its own affair: a map that is a little old sends a call to the former owner,
+        which sends it on. `strict_routing` proves it call by call; elsewhere the checks in `metadata` do so by sample.
+        """
+        return self._sum(_DIRECT)
+
+    @property
+    def forwarded(self) -> int:
+        """Calls with a key that one node could not execute alone: several owners, or an unknown one."""
+        return self._sum(_FORWARDED)
+
+    @property
+    def unkeyed(self) -> int:
+        """Calls without a key: the text has none, or not with these values."""
+        return self._sum(_UNKEYED)
+
+    @property
+    def unknown(self) -> int:
+        """Calls before the text was learned."""
+        return self._sum(_UNKNOWN)
+
+    def _sum(self, reasons: Iterable[str]) -> int:
+        return sum(self.calls.get(reason, 0) for reason in reasons)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolStats:
     """A pool, now: gauges per node, and what was counted since it was made. Nothing in it changes later.
@@ -118,6 +167,8 @@ class PoolStats:
     Attributes:
         nodes: Uuid or address → the node, for every node and seed of the pool.
         calls: Reason → calls; every reason is there.
+        texts: Statement text → its calls, on servers whose statements have owners. The texts called most are there, at
+            most `query_metadata_cache_size`; all others stand together under `""`.
         retries: [`Fault`][picopyn.errors.Fault] name → times a call was sent again.
         retries_refused: Calls that were not sent again because the retry budget was spent.
         outcome_unknown: Calls that ended with `OutcomeUnknown`.
@@ -132,6 +183,7 @@ class PoolStats:
 
     nodes: Mapping[str, NodeStats] = field(default_factory=dict)
     calls: Mapping[str, int] = field(default_factory=dict)
+    texts: Mapping[str, TextStats] = field(default_factory=dict)
     retries: Mapping[str, int] = field(default_factory=dict)
     retries_refused: int = 0
     outcome_unknown: int = 0
@@ -142,6 +194,15 @@ class PoolStats:
     too_many_waiting: int = 0
     topology: TopologyStats | None = None
     metadata: MetadataStats | None = None
+
+    @property
+    def routing(self) -> TextStats:
+        """The calls of all texts together: direct, forwarded, unkeyed, unknown."""
+        total: defaultdict[str, int] = defaultdict(int)
+        for text in self.texts.values():
+            for reason, calls in text.calls.items():
+                total[reason] += calls
+        return TextStats(dict(total))
 
     @property
     def size(self) -> int:
@@ -209,11 +270,13 @@ class Counters:
         nodes: Iterable[NodeStats] = (),
         topology: TopologyStats | None = None,
         metadata: MetadataStats | None = None,
+        texts: Mapping[str, Mapping[str, int]] | None = None,
     ) -> PoolStats:
         """Everything counted so far, with the gauges that their owners give."""
         return PoolStats(
             nodes={node.node or node.address: node for node in nodes},
             calls=dict(self.calls),
+            texts={text: TextStats(calls) for text, calls in (texts or {}).items()},
             retries=dict(self.retries),
             retries_refused=self.retries_refused,
             outcome_unknown=self.outcome_unknown,

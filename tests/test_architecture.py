@@ -34,6 +34,7 @@ STOREYS = {
     "durations": 0,
     "tls": 0,
     "query_metadata": 0,
+    "query_plan": 0,
     "observe": 0,
     "stats": 0,
     "topology": 1,

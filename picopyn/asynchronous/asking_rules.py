@@ -9,6 +9,7 @@ import random
 from collections import OrderedDict
 from typing import TypeVar
 
+K = TypeVar("K")
 T = TypeVar("T")
 
 #: Seconds until a text is asked about again that we lacked a privilege for, or that the server was too
@@ -19,6 +20,8 @@ FIRST_BACK_OFF = 5.0
 REFUSED_BACK_OFF = 60.0
 #: Longest back-off in seconds.
 LONGEST_BACK_OFF = 3600.0
+#: Longest text that is asked about (characters): a plan shows its text, and every question has a plan in its answer.
+LONGEST_TEXT = 32_768
 #: Questions about one text that may run into their deadline before it counts as dangerous.
 MOST_TIMEOUTS = 3
 
@@ -28,16 +31,48 @@ def may_have_parameters(query: str) -> bool:
     return "$" in query or "?" in query
 
 
+class Lodgers:
+    """Texts without parameters that are remembered: a few, so that those with parameters are not crowded out.
+
+    Args:
+        size: Number of texts.
+    """
+
+    def __init__(self, size: int) -> None:
+        self._size = max(1, size)
+        self._texts: OrderedDict[str, None] = OrderedDict()
+
+    def admit(self, query: str) -> str | None:
+        """Let a text in.
+
+        Returns:
+            The text that has to leave for it, or None.
+        """
+        self._texts[query] = None
+        self._texts.move_to_end(query)
+        return self._texts.popitem(last=False)[0] if len(self._texts) > self._size else None
+
+    def clear(self) -> None:
+        """Forget every text."""
+        self._texts.clear()
+
+
 class AskingRules:
     """Texts that must not be asked about, for a time or for ever.
 
     Args:
         size: Number of texts remembered of each sort; the oldest leaves.
+        lodgers: Number of texts without parameters that may be remembered elsewhere.
+
+    Attributes:
+        lodgers: Who of them is.
     """
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, lodgers: int = 1) -> None:
         self._size = size
+        self.lodgers = Lodgers(lodgers)
         self._never: OrderedDict[str, None] = OrderedDict()
+        self._seen: OrderedDict[int, None] = OrderedDict()
         self._later: OrderedDict[str, tuple[float, int]] = OrderedDict()
         self._timeouts: OrderedDict[str, int] = OrderedDict()
 
@@ -48,8 +83,16 @@ class AskingRules:
         later = self._later.get(query)
         return later is None or now >= later[0]
 
+    def comes_again(self, query: str) -> bool:
+        """Whether a text was seen before: one without parameters may be another one at every call."""
+        mark = hash(query)
+        if mark in self._seen:
+            return True
+        self._remember(self._seen, mark, None)
+        return False
+
     def never_again(self, query: str) -> None:
-        """A question about this text lost its connection: perhaps it killed the server."""
+        """A question about this text lost its connection, perhaps it killed the server; or its words forbid to ask."""
         self._remember(self._never, query, None)
 
     def timed_out(self, query: str) -> None:
@@ -73,9 +116,9 @@ class AskingRules:
         """The text may be asked about again at once, unless a question about it lost its connection."""
         self._later.pop(query, None)
 
-    def _remember(self, memory: OrderedDict[str, T], query: str, value: T) -> None:
-        memory[query] = value
-        memory.move_to_end(query)
+    def _remember(self, memory: OrderedDict[K, T], key: K, value: T) -> None:
+        memory[key] = value
+        memory.move_to_end(key)
         while len(memory) > self._size:
             memory.popitem(last=False)
 

@@ -24,6 +24,7 @@ from picopyn.engine.executor import Executor
 from picopyn.engine.journal import Journal
 from picopyn.engine.route_table import RouteTable
 from picopyn.engine.runtime import Runtime
+from picopyn.engine.tallies import Tallies
 from picopyn.observe import Publisher
 from picopyn.settings import PoolSettings
 from picopyn.stats import Counters
@@ -76,7 +77,8 @@ async def assemble(
     household.cluster = cluster = Cluster(
         runtime, dialect, settings, control.snapshot, journal, control.look_again, rng, control.hosts
     )
-    routes = RouteTable(control.metadata, dialect.key_hash, lambda: cluster.snapshot.bucket_counts)
+    tallies = Tallies(runtime.lock(), settings.query_metadata_cache_size)
+    routes = RouteTable(control.metadata, dialect.key_hash, lambda: cluster.snapshot.bucket_counts, tallies)
     household.executor = executor = Executor(cluster, routes, control.metadata, dialect, journal)
     await control.start(cluster, executor)
     asked_first = None if first.connection is None else first.connection.endpoint

@@ -131,7 +131,7 @@ class ControlPlane:
 
     async def learn(self, query: str) -> PreparedStatementMetadata | None:
         """What is known of a text, asked for now if need be; None where statements have no owners."""
-        return await self.metadata.get_query_metadata(query, ask_without_parameters=True) if self._learns else None
+        return await self.metadata.get_query_metadata(query) if self._learns else None
 
     def look_again(self, doubtful: Node | None = None) -> int | None:
         """Ask for a refresh soon; the leader of a doubtful node's replicaset is asked for again where it was asked.

@@ -124,7 +124,8 @@ class PoolFacade(Generic[L]):
         if not hasattr(self, "_executor"):
             return Counters().snapshot()
         control = self._control
-        return pool_stats(self._cluster, self._journal, control.tracker.stats(), control.metadata.stats())
+        tallies = self._executor.tallies
+        return pool_stats(self._cluster, self._journal, control.tracker.stats(), control.metadata.stats(), tallies)
 
     @property
     def available_pool_count(self) -> int:
@@ -219,6 +220,14 @@ class PoolFacade(Generic[L]):
         request = Request("explain", query, args, self._role(role))
         request.asked = True
         return self._there(lambda: explain(request, known, self._executor, self._cluster))
+
+    def _plan_question(self, query: str) -> str:
+        """The text that asks for the plan of a statement."""
+        self._check_open()
+        words = query.split(None, 1)
+        if words and words[0].upper() == "EXPLAIN":
+            raise UsageError("explain() writes EXPLAIN itself: give it the statement that is to be explained")
+        return self._household.dialect.plan_question(query)
 
     async def _until_ready(self, leaders: int | None, replicas: int | None, timeout: float | None) -> None:
         cluster = self._cluster

@@ -23,6 +23,7 @@ from typing import Any
 
 from picopyn.asynchronous.asking_rules import (
     FIRST_BACK_OFF,
+    LONGEST_TEXT,
     REFUSED_BACK_OFF,
     AskingRules,
     CheckSchedule,
@@ -46,6 +47,9 @@ _OFFER_AGAIN = 10
 #: Texts remembered as not to be asked about, whatever the size of the cache.
 _FEWEST_REMEMBERED = 1000
 
+
+#: Texts without parameters get one place of so many in the cache.
+_SHARE_OF_LODGERS = 4
 
 _COUNTERS = tuple(name for name in MetadataStats.__dataclass_fields__ if name not in ("pending", "cached"))
 
@@ -96,7 +100,7 @@ class QueryMetadataService:
         self._dialogue = BucketDialogue(dialect, bucket_counts, self._clock, rng)
         self._link = MetadataLink(connect, self._dialogue.hear, self._forget_everything, now)
         self._desk = Desk()
-        self._rules = AskingRules(max(cache_size, _FEWEST_REMEMBERED))
+        self._rules = AskingRules(max(cache_size, _FEWEST_REMEMBERED), lodgers=cache_size // _SHARE_OF_LODGERS)
         self._schedule = CheckSchedule(rng, max(cache_size, _FEWEST_REMEMBERED))
         self._counts = dict.fromkeys(_COUNTERS, 0)
         self._on_learned = on_learned
@@ -112,9 +116,9 @@ class QueryMetadataService:
     def request_if_missing(self, query: str) -> PreparedStatementMetadata | None:
         """What is known about a text; a miss asks in the background and answers None, so the statement runs now.
 
-        One discovery per text at a time. Texts without parameters, texts the server gives nothing for,
-        and texts that must not be asked about now are not asked about; nor is anything while `cache_size`
-        discoveries are pending.
+        One discovery per text at a time. Texts the server gives nothing for, very long ones, and those that must not
+        be asked about now are not asked about; texts without parameters not before they come a second time; nothing
+        while `cache_size` discoveries are pending.
         """
         found = self._cache.get(query)
         if found is not None:
@@ -127,15 +131,11 @@ class QueryMetadataService:
             self._begin(query)
         return found
 
-    async def get_query_metadata(
-        self, query: str, *, ask_without_parameters: bool = False
-    ) -> PreparedStatementMetadata | None:
+    async def get_query_metadata(self, query: str) -> PreparedStatementMetadata | None:
         """What is known about a text, learned now if need be; others' pending questions do not delay it for long.
 
         Args:
-            query: The text.
-            ask_without_parameters: Ask about a text without parameters as well (its bucket may be
-                constant, or any node may do; worth knowing while a replicaset has no leader).
+            query: The text; it may be one without parameters (its bucket may be constant, or any node may do).
 
         Returns:
             None when the server gives nothing for it, must not be asked now, or no node answers; and
@@ -145,7 +145,7 @@ class QueryMetadataService:
         if found is not None and not self._can_be_completed(found):
             self._counts["hits"] += 1
             return found
-        if self._phase is not _Phase.OPEN or not self._may_ask(query, ask_without_parameters):
+        if self._phase is not _Phase.OPEN or not self._may_ask(query, waiting=True):
             return found
         self._counts["misses"] += 1
         job = self._desk.open(query, urgent=True)
@@ -328,11 +328,18 @@ class QueryMetadataService:
         if job.outdated:
             self._desk.settle(job, finding.metadata)
         elif finding.metadata is not None:
-            self._cache.set(job.query, finding.metadata)
+            self._remember(finding.metadata)
         elif finding.outcome is Outcome.NOTHING:
             self._cache.set_no_metadata(job.query)
         if learned is not None and self._on_learned is not None:
             self._on_learned(learned)
+
+    def _remember(self, metadata: PreparedStatementMetadata) -> None:
+        if not metadata.parameter_oids:
+            leaving = self._rules.lodgers.admit(metadata.query)
+            if leaving is not None:
+                self._cache.evict(leaving)
+        self._cache.set(metadata.query, metadata)
 
     def _lose_connection(self) -> None:
         if self._phase is _Phase.OPEN:
@@ -400,10 +407,17 @@ class QueryMetadataService:
 
     # Small decisions
 
-    def _may_ask(self, query: str, without_parameters: bool = False) -> bool:
-        if self._cache.is_known_without_metadata(query) or not self._rules.may_ask(query, self._clock.now()):
+    def _may_ask(self, query: str, waiting: bool = False) -> bool:
+        if len(query) > LONGEST_TEXT or self._cache.is_known_without_metadata(query):
             return False
-        return (without_parameters or may_have_parameters(query)) and self._dialect.can_be_asked(query)
+        if not self._rules.may_ask(query, self._clock.now()):
+            return False
+        if not (waiting or may_have_parameters(query) or self._rules.comes_again(query)):
+            return False
+        if self._dialect.can_be_asked(query):
+            return True
+        self._rules.never_again(query)  # so that a long text is read once, not at every call
+        return False
 
     def _can_be_completed(self, metadata: PreparedStatementMetadata) -> bool:
         """Whether a text of which only the notice is kept can be understood now."""
@@ -413,6 +427,7 @@ class QueryMetadataService:
         """Nothing remembered counts any more; a new connection may have missed DDL."""
         self._cache.clear()
         self._schedule.clear()
+        self._rules.lodgers.clear()
 
 
 def _is_keyed(metadata: PreparedStatementMetadata) -> bool:

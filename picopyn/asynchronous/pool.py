@@ -22,6 +22,7 @@ from picopyn.asynchronous.transaction import PoolTransaction, attempt
 from picopyn.engine.place import Place
 from picopyn.engine.request import Request
 from picopyn.errors import UsageError
+from picopyn.query_plan import QueryPlan
 from picopyn.routing.explanation import RouteExplanation
 from picopyn.routing.sharding import ShardingKey
 from picopyn.routing.transactions import RETRIES
@@ -398,6 +399,28 @@ class Pool(PoolFacade[Lifecycle]):
         return await run.run(lambda: attempt(run, take, work, options))
 
     # looking inside
+
+    async def explain(self, query: str, *args: Any, timeout: float | None = None) -> QueryPlan:
+        """The server's plan for a statement with these arguments, as an object. Nothing is executed.
+
+        It needs the rights of the statement itself, and is answered while a leader is away. The plan shows the
+        arguments.
+
+        Args:
+            query: The statement, without EXPLAIN.
+            *args: Its arguments.
+            timeout: See `execute`.
+
+        Returns:
+            The steps, the buckets, the options; what this version of the server writes otherwise stays as text.
+
+        Raises:
+            NotSupported: The server is no Picodata; there, `fetch` an EXPLAIN of its own.
+            UsageError: The text is an EXPLAIN already.
+            asyncpg.PostgresError: What the server says about the statement.
+        """
+        question = self._plan_question(query)
+        return self._household.dialect.read_plan(await self.fetch(question, *args, timeout=timeout))
 
     async def explain_route(self, query: str, *args: Any, role: str | None = None) -> RouteExplanation:
         """Where a call would go now, and why; learns the text first. Nothing is executed."""

@@ -37,7 +37,7 @@ _LOG = logging.getLogger("picopyn.asynchronous.transport")
 Address = tuple[str, int]
 
 #: Connections that run callers' statements.
-_FOR_CALLERS = (Purpose.PLAIN, Purpose.REPLICA_READ)
+_FOR_CALLERS = (Purpose.PLAIN, Purpose.REPLICA_READ, Purpose.STRICT)
 
 #: How much later a less preferred group of addresses is asked (seconds).
 STAGGER = 0.1

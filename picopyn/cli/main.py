@@ -25,6 +25,12 @@ checks in the end that every acknowledged row is there. Takes about 25 seconds; 
 """
 
 
+_ROUTE = """
+Learns from the server where a statement belongs and prints it: the key, the bucket, its owner, the node. Nothing is
+executed. Arguments are read as the types the server names.
+"""
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line.
 
@@ -35,6 +41,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         The exit code.
     """
     asked = _parser().parse_args(arguments)
+    if asked.command == "route":
+        from picopyn.cli import route
+
+        return route.run(asked.dsn, asked.sql, asked.arguments)
     from picopyn.cli.demo import command
 
     return command.run(quick=asked.quick)
@@ -46,6 +56,12 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True, metavar="command")
     demo = commands.add_parser("demo", help="see it work on a cluster of its own", description=_DEMO)
     demo.add_argument("--quick", action="store_true", help="shorter acts, for tests (about 10 seconds)")
+    route = commands.add_parser("route", help="say where a statement would go", description=_ROUTE)
+    route.add_argument("dsn", help="connection string")
+    route.add_argument("sql", help="the statement, with $1, $2, … for its arguments")
+    route.add_argument(
+        "arguments", nargs="*", help="its arguments, in order; NULL for NULL; after -- if one begins with -"
+    )
     return parser
 
 

@@ -11,6 +11,7 @@ from enum import Enum
 from typing import Any, Protocol
 
 from picopyn.errors import Fault
+from picopyn.query_plan import QueryPlan
 
 #: Turns one argument into the bytes that the server hashes; None when they cannot be computed.
 Encoder = Callable[[Any], bytes | None]
@@ -24,6 +25,7 @@ class Purpose(Enum):
 
     PLAIN = "plain"
     REPLICA_READ = "replica reads"
+    STRICT = "keyed calls only"
     TOPOLOGY = "topology"
     METADATA = "statement metadata"
     LEADER_QUESTION = "leader question"
@@ -175,4 +177,16 @@ class Dialect(Protocol):
 
     def read_bucket_answer(self, rows: Sequence[Sequence[Any]]) -> BucketAnswer | None:
         """The answer to `bucket_question`; None when it cannot be read."""
+        ...
+
+    def plan_question(self, sql: str) -> str:
+        """The text that asks the server for its plan for `sql`, with the same parameters.
+
+        Raises:
+            NotSupported: Plans of this kind of server are not read.
+        """
+        ...
+
+    def read_plan(self, rows: Sequence[Sequence[Any]]) -> QueryPlan:
+        """The answer to `plan_question`; what is not understood in it stays as text."""
         ...

@@ -15,6 +15,7 @@ from picopyn.engine.cluster import Cluster
 from picopyn.engine.request import MANY, Request
 from picopyn.engine.retries import Retries
 from picopyn.engine.route_table import CompiledRoute, RouteTable
+from picopyn.engine.tallies import Tallies
 from picopyn.errors import PoolClosed, UsageError
 from picopyn.query_metadata import PreparedStatementMetadata
 from picopyn.routing.plan import OFF_LEADER, Plan, Planner, Role, Wait
@@ -30,9 +31,7 @@ _LEADER: Final = Role.LEADER
 class Learner(Protocol):
     """What the executor asks of the metadata service."""
 
-    async def get_query_metadata(
-        self, query: str, *, ask_without_parameters: bool = False
-    ) -> PreparedStatementMetadata | None:
+    async def get_query_metadata(self, query: str) -> PreparedStatementMetadata | None:
         """Learn about a text now, and wait for it."""
         ...
 
@@ -106,6 +105,11 @@ class CallRouter:
         self.closed = True
         self._compiled = {}  # so a call that is not refused does not have to ask
 
+    @property
+    def tallies(self) -> Tallies:
+        """The calls of each text."""
+        return self._routes.tallies
+
     def plan(self, request: Request) -> Plan:
         """Plan a call; the request keeps the plan, and the route it was made from.
 
@@ -168,7 +172,7 @@ class CallRouter:
 
     def _find_route(self, request: Request) -> CompiledRoute | None:
         """The route of a text that is not compiled yet, where there can be one; learning may begin."""
-        if not self._sharded or not (request.args or request.asked):
+        if not self._sharded:
             return None
         self._cluster.runtime.post(partial(self._routes.get, request.query))
         return self._compiled.get(request.query)
@@ -211,15 +215,22 @@ class CallRouter:
             self._retries.answered(request)
         route = request.route
         if route is not None:
+            route.tally[plan.reason] += 1
             route.check_in -= 1
             if route.check_in <= 0:
                 route.check_in = NOT_SOON
                 self._cluster.runtime.post(partial(self._offer_check, route, request))
+        elif self._sharded:
+            self._routes.tallies.of(request.query)[plan.reason] += 1
 
     def needs_leader(self, request: Request) -> None:
         """A node said that it is not the leader, so the call is for one; nothing new where statements have owners."""
         if not self._sharded:
             request.role = _LEADER
+
+    def doubt(self, request: Request) -> None:
+        """A node says that a call's rows are elsewhere: compare the route with the server's answer."""
+        self._cluster.runtime.post(partial(self._learner.check_later, request.query, request.args))
 
     def learn(self, query: str) -> None:
         """Ask about a text now; everybody who waits plans again when that is answered."""
@@ -233,5 +244,5 @@ class CallRouter:
         route.check_in = self._learner.check_later(request.query, request.args)
 
     async def _learn(self, query: str) -> None:
-        await self._learner.get_query_metadata(query, ask_without_parameters=True)
+        await self._learner.get_query_metadata(query)
         self._cluster.changes.ring()

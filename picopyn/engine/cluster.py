@@ -29,7 +29,7 @@ from picopyn.observe import CloseReason
 from picopyn.routing.health import Health, NodeState
 from picopyn.routing.host_table import HostTable
 from picopyn.routing.membership import reconcile
-from picopyn.routing.plan import PLAIN, REPLICA_READ, Candidate, Flavour
+from picopyn.routing.plan import PLAIN, Candidate, Flavour
 from picopyn.routing.watch import Change, Watch
 from picopyn.settings import PoolSettings
 from picopyn.topology import Node, TopologySnapshot
@@ -154,8 +154,7 @@ class Cluster:
         slots = None if pool is None else pool.slots
         if slots is None or not slots.size:
             return _UNCONNECTED
-        reads = self._pools.by_key.get((uuid, REPLICA_READ))
-        return slots.load if reads is None else slots.load + reads.slots.load
+        return slots.load if self._pools.only_plain else sum(pool.slots.load for pool in self._pools.of(uuid))
 
     def is_ready(self, leaders: int | None, replicas: int | None) -> bool:
         """Whether so many leaders and other nodes are connected; None for one: 0 of them, None for both: all."""
@@ -261,7 +260,7 @@ class Cluster:
 
     def pools_of(self, uuid: str) -> Iterable[NodePool]:
         """The pools of a node."""
-        return [pool for flavour in (PLAIN, REPLICA_READ) if (pool := self._pools.find(uuid, flavour)) is not None]
+        return self._pools.of(uuid)
 
     def all_down(self) -> bool:
         """Whether no node can be reached."""

@@ -7,11 +7,12 @@ another counted reason. On any `BaseException` a connection that is not known to
 from __future__ import annotations
 
 from collections.abc import Awaitable
+from contextlib import suppress
 from enum import Enum
 from functools import partial
 from typing import Any, Final, NoReturn
 
-from picopyn.dialects.base import Capability, Dialect
+from picopyn.dialects.base import Capability, Dialect, Purpose
 from picopyn.engine import failures
 from picopyn.engine.call_router import CallRouter, Learner
 from picopyn.engine.cluster import Cluster
@@ -23,6 +24,7 @@ from picopyn.engine.request import Request
 from picopyn.engine.retries import Retries, is_goodbye
 from picopyn.engine.route_table import RouteTable
 from picopyn.engine.runtime import Link
+from picopyn.engine.tallies import Tallies
 from picopyn.errors import AuthenticationFailed, ConnectionLost, Fault, OutcomeUnknown, PoolClosed
 from picopyn.routing.plan import FOR_LEADER, Candidate, Plan, Wait
 from picopyn.routing.retry import Action
@@ -79,6 +81,11 @@ class Executor:
     def closed(self) -> bool:
         """Whether calls are refused."""
         return self._router.closed
+
+    @property
+    def tallies(self) -> Tallies:
+        """The calls of each text."""
+        return self._router.tallies
 
     def refuse(self) -> None:
         """The pool closes: refuse calls from now on."""
@@ -300,6 +307,8 @@ class Executor:
             pool.give(link)
         elif ended is None:
             pool.drop(link, "broken")
+        if fault is Fault.MISROUTED and pool.purpose is Purpose.STRICT:
+            return await self._look_again(request, pool.node, error), None
         return await self._act(request, pool.node, error, fault, ended), None
 
     async def _prepare_again(self, request: Request, pool: NodePool, link: Link) -> tuple[_Verdict, Any]:
@@ -312,6 +321,26 @@ class Executor:
             return _Verdict.ANSWERED, await self._send(request, link)
         except BaseException as error:
             return await self._recover(request, pool, link, error)
+
+    async def _look_again(self, request: Request, node: Node, error: Exception) -> _Verdict:
+        """A node refused to send a keyed call on: the map is outdated, or the route is wrong. Nothing was done.
+
+        Servers themselves learn of moved buckets after a while (`picodata-recorded.md` section 4), so it is tried again
+        as long as the call may wait; such an attempt is none of those that are counted.
+        """
+        request.refusals += 1
+        request.tried(node, failures.how_far(Fault.MISROUTED), failures.why(Fault.MISROUTED, error, None))
+        self._journal.retried(node, Fault.MISROUTED, request.refusals)
+        self._router.doubt(request)
+        patience, now = self._patience(request), self._cluster.runtime.now()
+        if patience is not None and now >= patience:
+            raise request.annotate(error)
+        version = self._changes.version
+        await self._cluster.next_look(node)
+        pause = now + min(BACK_OFF * 2.0 ** min(request.refusals, 10), LONGEST_BACK_OFF)
+        with suppress(TimeoutError):
+            await self._changes.wait(pause if patience is None else min(pause, patience), version)
+        return _Verdict.PLAN_AGAIN
 
     async def _act(
         self, request: Request, node: Node, error: Exception, fault: Fault, ended: str | None = None

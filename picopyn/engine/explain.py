@@ -35,6 +35,7 @@ def explain(
         reason=f"{route.reason}; {plan.reason}" if route is not None and route.reason else plan.reason,
         tier=tier,
         key_parameters=tuple(tuple(part.parameter + 1 for part in key) for key in (route.keys if route else ())),
+        parameter_types=metadata.parameter_oids if metadata is not None else (),
         buckets=buckets,
         owner=owner.name if owner is not None else None,
         candidates=tuple(f"{c.node.name} ({c.node.address})" for c in plan.candidates),

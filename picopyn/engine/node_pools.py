@@ -16,9 +16,13 @@ from picopyn.engine.runtime import Link
 from picopyn.engine.terms import Terms
 from picopyn.engine.upkeep import Upkeep
 from picopyn.observe import CloseReason
-from picopyn.routing.plan import PLAIN, REPLICA_READ, Candidate, Flavour
+from picopyn.routing.plan import PLAIN, REPLICA_READ, STRICT, Candidate, Flavour
 
-_PURPOSES: dict[Flavour, Purpose] = {PLAIN: Purpose.PLAIN, REPLICA_READ: Purpose.REPLICA_READ}
+_PURPOSES: dict[Flavour, Purpose] = {
+    PLAIN: Purpose.PLAIN,
+    REPLICA_READ: Purpose.REPLICA_READ,
+    STRICT: Purpose.STRICT,
+}
 
 
 class NodePools:
@@ -33,6 +37,7 @@ class NodePools:
         attempts: Rings when an attempt to connect has ended, well or not, and when there is a new pool.
         least_size: Connections kept to every node.
         by_key: The pools in use, by what a candidate calls its key; not to be changed outside.
+        only_plain: There never was one for a special kind of connection.
     """
 
     __slots__ = (
@@ -45,11 +50,13 @@ class NodePools:
         "attempts",
         "by_key",
         "least_size",
+        "only_plain",
     )
 
     def __init__(self, terms: Terms, least_size: int, is_up: Callable[[str], bool]) -> None:
         self.attempts = Changes(terms.runtime)
         self.least_size = least_size
+        self.only_plain = True
         self._terms = terms
         self._is_up = is_up
         self._live: dict[tuple[str, Flavour], NodePool] = {}
@@ -76,11 +83,16 @@ class NodePools:
         """The pool of a node, if there is one."""
         return self._live.get((uuid, flavour))
 
+    def of(self, uuid: str) -> list[NodePool]:
+        """All pools of a node."""
+        return [pool for flavour in _PURPOSES if (pool := self.find(uuid, flavour)) is not None]
+
     def get(self, candidate: Candidate) -> NodePool:
         """The pool of connections a candidate needs; made at first use."""
         pool = self._live.get(candidate.key)
         if pool is None:
             made = NodePool(self._terms, candidate.node, _PURPOSES[candidate.flavour])
+            self.only_plain = self.only_plain and candidate.flavour is PLAIN
             pool = self._live.setdefault(candidate.key, made)
             if pool is made:
                 self._terms.runtime.post(partial(self._welcome, pool))

@@ -5,11 +5,11 @@ It only chooses; it waits for nothing.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from picopyn.dialects.base import Dialect
 from picopyn.errors import ConfigError, NoNodeAvailable, UsageError
-from picopyn.routing.plan import Candidate, Plan, Planner, Role, Wait
+from picopyn.routing.plan import STRICT, Candidate, Plan, Planner, Role, Wait
 from picopyn.routing.sharding import ShardingKey
 from picopyn.topology import Node, TopologySnapshot
 
@@ -79,4 +79,7 @@ def _owner(key: ShardingKey, role: Role, planner: Planner, dialect: Dialect) -> 
         raise UsageError(
             f"the key has no bucket in tier {key.tier!r}: an unknown tier, or a value that cannot be hashed"
         )
-    return planner.for_bucket(key.tier, bucket, role, read=role is not Role.LEADER)
+    plan = planner.for_bucket(key.tier, bucket, role, read=role is not Role.LEADER)
+    if any(candidate.flavour == STRICT for candidate in plan.candidates):  # who holds it may run anything on it
+        return replace(plan, candidates=tuple(Candidate(candidate.node) for candidate in plan.candidates))
+    return plan

@@ -9,7 +9,7 @@ from picopyn.routing.balance_policies import POLICIES, BalancerPolicy
 from picopyn.routing.health import Health
 from picopyn.routing.host_plan import HostPlanner, ReadRules
 from picopyn.routing.host_table import HostTable
-from picopyn.routing.plan import Planner
+from picopyn.routing.plan import PLAIN, STRICT, Flavour, Planner
 from picopyn.settings import PoolSettings
 from picopyn.topology import TopologySnapshot
 
@@ -21,7 +21,7 @@ class Planners:
         health: Reachability of the nodes.
         load: Calls a node serves now, by uuid.
         rng: Source of randomness.
-        settings: What the user wants among hosts with roles.
+        settings: What the user wants among hosts with roles, and of keyed calls.
         hangs: Whether a forwarded statement hangs while any leader of its tier is missing.
         hosts: What is known of hosts with roles; None: nodes have no roles beyond those of their replicasets.
 
@@ -29,7 +29,7 @@ class Planners:
         rng: Source of randomness.
     """
 
-    __slots__ = ("_hangs", "_health", "_hosts", "_load", "_rules", "rng")
+    __slots__ = ("_hangs", "_health", "_hosts", "_keyed", "_load", "_rules", "rng")
 
     def __init__(
         self,
@@ -46,6 +46,7 @@ class Planners:
         self._load = load
         self._hangs = hangs
         self._hosts = hosts
+        self._keyed: Flavour = STRICT if settings.strict_routing else PLAIN
         self._rules = ReadRules(
             settings.fallback_master, settings.master_as_replica_weight, _balancer(settings.balancer_policy)
         )
@@ -54,7 +55,7 @@ class Planners:
         """The planner of a snapshot."""
         if self._hosts is not None:
             return HostPlanner(snapshot, self._health, self._load, self.rng, self._hosts, self._rules)
-        return Planner(snapshot, self._health, self._load, self.rng, hangs=self._hangs)
+        return Planner(snapshot, self._health, self._load, self.rng, hangs=self._hangs, keyed=self._keyed)
 
 
 def _balancer(policy: str | BalancerPolicy) -> BalancerPolicy | None:

@@ -36,6 +36,7 @@ class Request:
         losses: Attempts whose connection broke.
         deaths: Those among them at whose end the server said nothing.
         sent_after: Number of the last death of a node when the attempt in flight was sent.
+        refusals: Attempts that a node refused because it would have had to send the statement on.
         ended: The attempt in flight was ended by us, because it may hang for ever.
         end_reason: Why the connection of the attempt in flight was dropped by us; None while it was not.
         prepared_again: Its prepared statement was renewed.
@@ -61,6 +62,7 @@ class Request:
     losses: int = 0
     deaths: int = 0
     sent_after: int = 0
+    refusals: int = 0
     ended: bool = False
     end_reason: str | None = None
     prepared_again: bool = False

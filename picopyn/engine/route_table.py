@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from picopyn.dialects.base import KeyHash
+from picopyn.engine.tallies import Tallies, Tally
 from picopyn.query_metadata import PreparedStatementMetadata
 from picopyn.routing.plan import Plan
 from picopyn.routing.route import RouteKind, StatementRoute
@@ -30,6 +31,7 @@ class CompiledRoute:
         check_in: The how manieth call from now on is offered for a check of the route.
         plans: Bucket → the plan of its calls, or None; None as a whole while nobody has asked the planner. Whoever sets
             it takes it away when there is a new planner.
+        tally: Reason → calls of the text.
     """
 
     __slots__ = (
@@ -42,6 +44,7 @@ class CompiledRoute:
         "plans",
         "reason",
         "route",
+        "tally",
         "tier",
     )
 
@@ -49,12 +52,14 @@ class CompiledRoute:
         self,
         metadata: PreparedStatementMetadata,
         route: StatementRoute,
+        tally: Tally,
         bucket: KeyFunction = no_bucket,
         highest: int = 0,
         buckets: Callable[[Sequence[Any]], frozenset[int] | None] | None = None,
     ) -> None:
         self.metadata = metadata
         self.route = route
+        self.tally = tally
         self.tier = route.tier or ""
         self.bucket = bucket
         self.highest = highest
@@ -84,19 +89,23 @@ class RouteTable:
         metadata: Source of learned metadata.
         key_hash: The dialect's hash.
         bucket_counts: Bucket count of every known tier, as of now.
+        tallies: Counts the calls of each text.
 
     Attributes:
         compiled: What is compiled now, by text; not to be changed outside.
+        tallies: Counts the calls of each text.
     """
 
-    __slots__ = ("_bucket_counts", "_compiled", "_key_hash", "_metadata", "compiled")
+    __slots__ = ("_bucket_counts", "_compiled", "_key_hash", "_metadata", "compiled", "tallies")
 
     def __init__(
         self,
         metadata: MetadataSource,
         key_hash: KeyHash,
         bucket_counts: Callable[[], Mapping[str, int]],
+        tallies: Tallies,
     ) -> None:
+        self.tallies = tallies
         self._metadata = metadata
         self._key_hash = key_hash
         self._bucket_counts = bucket_counts
@@ -122,19 +131,20 @@ class RouteTable:
             self._compiled.pop(query, None)
 
     def _compile(self, query: str, metadata: PreparedStatementMetadata, route: StatementRoute) -> CompiledRoute:
+        tally = self.tallies.of(query)
         if route.tier is None or route.kind in (RouteKind.ANY_NODE, RouteKind.NOT_KEYED):
-            return self._keep(query, CompiledRoute(metadata, route))
+            return self._keep(query, CompiledRoute(metadata, route, tally))
         count = self._bucket_counts().get(route.tier, 0)
         if not count:  # not known yet: nothing that could be kept
-            return CompiledRoute(metadata, route)
+            return CompiledRoute(metadata, route, tally)
         if route.kind is RouteKind.KEYED:
             key = compile_key(route.keys[0], self._key_hash, count)
-            return self._keep(query, CompiledRoute(metadata, route, key, count))
+            return self._keep(query, CompiledRoute(metadata, route, tally, key, count))
         if route.kind is RouteKind.CONSTANT:
             constant = route.buckets[0]
-            return self._keep(query, CompiledRoute(metadata, route, lambda _args: constant, constant))
+            return self._keep(query, CompiledRoute(metadata, route, tally, lambda _args: constant, constant))
         keys = compile_route(route, self._key_hash, count)
-        return self._keep(query, CompiledRoute(metadata, route, buckets=keys))
+        return self._keep(query, CompiledRoute(metadata, route, tally, buckets=keys))
 
     def _keep(self, query: str, compiled: CompiledRoute) -> CompiledRoute:
         self._compiled[query] = compiled

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from picopyn.engine.cluster import Cluster
 from picopyn.engine.journal import Journal
+from picopyn.engine.tallies import Tallies
 from picopyn.stats import MetadataStats, NodeStats, PoolStats, TopologyStats
 
 
 def pool_stats(
-    cluster: Cluster, journal: Journal, topology: TopologyStats | None, metadata: MetadataStats | None
+    cluster: Cluster,
+    journal: Journal,
+    topology: TopologyStats | None,
+    metadata: MetadataStats | None,
+    tallies: Tallies,
 ) -> PoolStats:
     """Everything counted so far, with the gauges as of now."""
-    return journal.counters.snapshot(_nodes(cluster), topology, metadata)
+    return journal.counters.snapshot(_nodes(cluster), topology, metadata, tallies.all())
 
 
 def _nodes(cluster: Cluster) -> list[NodeStats]:

@@ -17,7 +17,9 @@ class RouteExplanation:
         kind: What decides; None when nothing is known of the text.
         reason: Why, in the words of the route and of the plan.
         tier: Sharding space of its tables, or None.
-        key_parameters: The one-based numbers of the parameters of each key, in the order of the key's columns.
+        key_parameters: The one-based numbers of the parameters of each key, in the order of the key's columns; 0 stands
+            for a literal of the text.
+        parameter_types: Type OIDs of the parameters, as the server told them; empty where that is not known.
         buckets: The buckets these arguments lead to; empty when they lead to none in particular.
         owner: Name of the replicaset that owns the bucket, when there is one.
         candidates: `name (host:port)` of the nodes it would try, in order.
@@ -33,6 +35,7 @@ class RouteExplanation:
     reason: str
     tier: str | None
     key_parameters: tuple[tuple[int, ...], ...]
+    parameter_types: tuple[int, ...]
     buckets: tuple[int, ...]
     owner: str | None
     candidates: tuple[str, ...]
@@ -44,7 +47,9 @@ class RouteExplanation:
 
     def __str__(self) -> str:
         kind = self.kind.name.lower() if self.kind is not None else "unlearned"
-        key = " or ".join("(" + ", ".join(f"${n}" for n in numbers) + ")" for numbers in self.key_parameters)
+        key = " or ".join(
+            "(" + ", ".join(f"${n}" if n else "literal" for n in numbers) + ")" for numbers in self.key_parameters
+        )
         buckets = f", buckets {list(self.buckets)}" if self.buckets else ""
         owner = f" of {self.owner}" if self.owner else ""
         where = f"waits: {self.wait.value}" if self.wait is not None else f"→ {', '.join(self.candidates)}"

@@ -1,8 +1,8 @@
 """Which choice of parameters explains the buckets that a server named: the inference, without the dialogue.
 
-A *key* is an ordered choice of parameters, with repetition. A key fits an observation when its hash is among
-the buckets named. An explanation is a set of keys and constant buckets that gives, for every observation,
-exactly the buckets named.
+A *key* is an ordered choice of parameters and literals of the text, with repetition, and at least one parameter. A key
+fits an observation when its hash is among the buckets named. An explanation is a set of keys and constant buckets that
+gives, for every observation, exactly the buckets named.
 
 This file asks nothing and knows no types; the hash comes as an argument.
 
@@ -15,7 +15,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import chain, permutations, product
+from itertools import combinations, permutations, product
 from typing import Any, Final
 
 from picopyn.routing.route import KeyPart
@@ -26,6 +26,9 @@ Key = tuple[KeyPart, ...]
 
 #: At most this many keys are tried for one statement: a few milliseconds of computing.
 MAX_TRIED: Final = 6_000
+
+#: At most so many literals stand in a key whose parameters were found by varying them.
+MAX_LITERALS: Final = 2
 
 #: Longest key that is looked for.
 MAX_LENGTH: Final = 8
@@ -72,11 +75,18 @@ class _Observation:
 class Candidates:
     """All keys that still fit everything observed; owned by one probe.
 
-    Keys are tried shortest first, and longer ones only when shorter ones explain nothing: fewer tries leave
-    more evidence.
+    Keys are tried shortest first, those without literals before those of the same length with some, and longer ones
+    only when shorter ones explain nothing: fewer tries leave more evidence.
     """
 
-    def __init__(self, oids: Sequence[int], key_hash: KeyHash, bucket_count: int, named: Sequence[int] = ()) -> None:
+    def __init__(
+        self,
+        oids: Sequence[int],
+        key_hash: KeyHash,
+        bucket_count: int,
+        named: Sequence[int] = (),
+        literals: Sequence[bytes] = (),
+    ) -> None:
         """Make the candidates of one statement.
 
         Args:
@@ -85,6 +95,7 @@ class Candidates:
             bucket_count: Number of buckets of the statement's tier, at least 2.
             named: Positions of the parameters that the server named as the key, in order; they are tried
                 first.
+            literals: What the literals of the text may be hashed as, each once.
         """
         self._bucket = partial(_bucket, key_hash, bucket_count)
         self._bucket_count = bucket_count
@@ -93,9 +104,12 @@ class Candidates:
         for place, part in enumerate(self._parts):
             self._places.setdefault(part.parameter, []).append(place)
         self._encoders = [key_hash.encoder(part.oid, part.form) for part in self._parts]
+        self._width = len(self._parts)
+        self._parts += [KeyPart(-1, 0, literal=literal) for literal in literals]
+        self._literals = list(literals)
         self._observations: list[_Observation] = []
         self._fitting: list[_Choice] = []
-        self._length = 0
+        self._stages = self._all_stages()
         self._tried = 1
         if named:
             self._try(self._with_forms(named))
@@ -104,8 +118,8 @@ class Candidates:
         """Take in one answer: the buckets named for these arguments."""
         encoded = [
             _encoded(encode, arguments[part.parameter])
-            for part, encode in zip(self._parts, self._encoders, strict=True)
-        ]
+            for part, encode in zip(self._parts, self._encoders, strict=False)
+        ] + self._literals
         bits = math.log2(self._bucket_count / len(buckets))
         observation = _Observation(arguments, buckets, bits, encoded)
         self._observations.append(observation)
@@ -124,14 +138,24 @@ class Candidates:
         """Try the keys that use exactly the parameters of a group, each once, in any order.
 
         Args:
-            groups: For each bucket of one answer, the parameters on which it was seen to depend.
+            groups: For each bucket of one answer, the parameters on which it was seen to depend. A few literals may
+                stand between them.
         """
-        orders = [
-            permutations(sorted(group))
-            for group in groups
-            if 0 < len(group) <= MAX_LENGTH and math.factorial(len(group)) <= MAX_TRIED
-        ]
-        self._try(choice for order in chain.from_iterable(orders) for choice in self._with_forms(order))
+        for group in groups:
+            for more in range(MAX_LITERALS + 1):
+                size = math.factorial(len(group) + more) * len(self._literals) ** more
+                if 0 < len(group) <= MAX_LENGTH and 0 < size <= MAX_TRIED:
+                    self._try(self._arrangements(sorted(group), more))
+
+    def _arrangements(self, group: Sequence[int], more: int) -> Iterator[_Choice]:
+        """The parameters of a group in every order, each form of each, with so many literals between them."""
+        places = range(self._width, len(self._parts))
+        length = len(group) + more
+        for order in permutations(group):
+            for chosen in self._with_forms(order):
+                for literals, gaps in product(product(places, repeat=more), combinations(range(length), more)):
+                    parameters, between = iter(chosen), iter(literals)
+                    yield tuple(next(between if at in gaps else parameters) for at in range(length))
 
     def _with_forms(self, order: Sequence[int]) -> Iterator[_Choice]:
         return product(*(self._places.get(position, ()) for position in order))
@@ -144,12 +168,29 @@ class Candidates:
                 self._fitting.append(choice)
 
     def _try_longer(self) -> bool:
-        length, width = self._length + 1, len(self._parts)
-        if not width or length > MAX_LENGTH or self._tried + width**length > MAX_TRIED:
-            return False
-        self._length = length
-        self._try(product(range(width), repeat=length))
-        return True
+        """Try the next sort of keys that is not too many; False when there is none left."""
+        for size, choices in self._stages:
+            if self._tried + size <= MAX_TRIED:
+                self._try(choices)
+                return True
+        return False
+
+    def _all_stages(self) -> Iterator[tuple[int, Iterable[_Choice]]]:
+        """(number of keys, the keys): by length, first of parameters alone, then with literals too."""
+        width, all_parts = self._width, len(self._parts)
+        for length in range(1, MAX_LENGTH + 1):
+            alone = width**length
+            if alone:
+                yield alone, product(range(width), repeat=length)
+            mixed = all_parts**length - alone - (all_parts - width) ** length
+            if mixed > 0:
+                yield mixed, self._mixed(length)
+
+    def _mixed(self, length: int) -> Iterator[_Choice]:
+        width = self._width
+        for choice in product(range(len(self._parts)), repeat=length):
+            if min(choice) < width <= max(choice):
+                yield choice
 
     def _fits(self, choice: _Choice, observation: _Observation) -> bool:
         return self._bucket(observation.encoding(choice)) in observation.buckets
@@ -179,9 +220,14 @@ class Candidates:
 
     def _undecided(self, choices: tuple[_Choice, ...]) -> bool:
         """Whether two keys differ in forms only, or no observation has told them apart."""
-        positions = {tuple(self._parts[place].parameter for place in choice) for choice in choices}
+        positions = {tuple(map(self._source, choice)) for choice in choices}
         seen_as = {tuple(seen.encoding(choice) for seen in self._observations) for choice in choices}
         return min(len(positions), len(seen_as)) < len(choices)
+
+    def _source(self, place: int) -> int | bytes:
+        """What a part is made of, whatever its form."""
+        part = self._parts[place]
+        return part.parameter if part.literal is None else part.literal
 
     def _weight(self, seen_as: Iterable[Any]) -> float:
         """Bits of the observations in which something was seen that had not been seen before."""

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from picopyn.routing.key_answers import Scope, agrees, check, few_buckets
 from picopyn.routing.key_candidates import Candidates, Explanation
 from picopyn.routing.key_corners import Corners
+from picopyn.routing.key_literals import literal_readings
 from picopyn.routing.key_values import SUPPORTED, ValueMaker, literals
 from picopyn.routing.route import KeyPart, RouteKind, StatementRoute
 from picopyn.routing.sharding import KeyHash, compile_route
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 __all__ = ["ENOUGH_EVIDENCE", "MAX_PARAMETERS", "MAX_QUESTIONS", "KeyProbe", "Question", "Scope", "check"]
 
 #: Questions about one text, at most. *Source*: key-probe.md rule 5 (discovery must stay cheap).
-MAX_QUESTIONS: Final = 64
+MAX_QUESTIONS: Final = 60
 
 #: More parameters are asked about only when the server named the key itself. *Source*: key-probe.md rule 2.
 MAX_PARAMETERS: Final = 64
@@ -82,7 +83,7 @@ class KeyProbe:
         """Begin a dialogue.
 
         Args:
-            sql: The statement's text; only its literals matter, as values to ask with.
+            sql: The statement's text; only its literals matter, as values to ask with and as parts of keys.
             parameter_oids: Type OIDs of its parameters, as the server told.
             notice_tier: Tier named by the metadata notice, or None.
             dk_meta: (one-based parameter number, type OID) in key order as the notice named them; else empty.
@@ -91,7 +92,7 @@ class KeyProbe:
             rng: Source of the random values.
         """
         self._oids = tuple(parameter_oids)
-        self._literals = literals(sql)
+        self._sql = sql
         self._tier = notice_tier
         self._named = tuple(number - 1 for number, _ in dk_meta if 1 <= number <= len(self._oids))
         if len(self._named) < len(dk_meta):
@@ -177,7 +178,8 @@ class KeyProbe:
             return StatementRoute(RouteKind.CONSTANT, self._tier, buckets=(1,), reason="its tier has one bucket")
         if reply.scope == "UNKNOWN" and self._named:
             return self._as_named()
-        candidates = Candidates(self._oids, self._hash, bucket_count, self._named)
+        readings = literal_readings(self._sql, self._hash)
+        candidates = Candidates(self._oids, self._hash, bucket_count, self._named, readings)
         candidates.observe(arguments, self._buckets(reply))
         explanation = yield from self._gather_evidence(candidates)
         route = self._route_of(explanation)
@@ -249,7 +251,7 @@ class KeyProbe:
                 yield from self._vary(candidates, stage)
                 explanation = candidates.explain()
             if explanation is None:
-                raise _NotKeyed("no choice of parameters explains the buckets")
+                raise _NotKeyed("no choice of parameters and literals explains the buckets")
             if explanation.evidence >= self._enough(explanation) and not explanation.undecided:
                 return explanation
             stale = stale + 1 if explanation.evidence <= last else 0
@@ -290,7 +292,7 @@ class KeyProbe:
         """Ask the corners; what is never routed (NULL in the key) is not asked, a refusal is no answer."""
         predict = compile_route(route, self._hash, bucket_count)
         key_parameters = {part.parameter for key in route.keys for part in key}
-        corners = Corners(self._maker, key_parameters, self._literals, self._rng)
+        corners = Corners(self._maker, key_parameters, literals(self._sql), self._rng)
         for arguments in corners.questions(self._corner_limit(route)):
             expected = predict(arguments)
             if expected is None:

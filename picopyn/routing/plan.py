@@ -38,9 +38,10 @@ class Role(Enum):
 OFF_LEADER: Final = frozenset({Role.REPLICA, Role.PREFER_REPLICA, Role.ANY})
 
 #: The kind of connection a candidate needs. Texts, for they are looked up by every call.
-Flavour = Literal["plain", "replica reads"]
+Flavour = Literal["plain", "replica reads", "strict"]
 PLAIN: Final = "plain"
 REPLICA_READ: Final = "replica reads"
+STRICT: Final = "strict"
 
 
 class Wait(Enum):
@@ -106,6 +107,7 @@ class Planner:
         load: Calls a node serves now, by uuid.
         rng: Source of randomness for ties.
         hangs: Whether a forwarded statement hangs while any leader of its tier is missing.
+        keyed: The kind of connection for calls whose owner is known.
     """
 
     __slots__ = (
@@ -114,6 +116,7 @@ class Planner:
         "_finished",
         "_hangs",
         "_health",
+        "_keyed",
         "_leaders_of",
         "_load",
         "_rings",
@@ -129,8 +132,10 @@ class Planner:
         rng: Random,
         *,
         hangs: bool,
+        keyed: Flavour = PLAIN,
     ) -> None:
         self.snapshot = snapshot
+        self._keyed: Flavour = keyed
         self._health = health
         self._doubted = health.doubted
         self._load = load
@@ -232,7 +237,7 @@ class Planner:
     def _finish(self, tier: str, reason: str) -> tuple[Plan | None, ...]:
         leaders = {r.uuid: self.snapshot.leader(r.uuid) for r in self.snapshot.replicasets()}
         plans: dict[str | None, Plan] = {
-            uuid: Plan((Candidate(leader),), reason, direct=True, tier=tier)
+            uuid: Plan((Candidate(leader, self._keyed),), reason, direct=True, tier=tier)
             for uuid, leader in leaders.items()
             if leader is not None and leader.host
         }

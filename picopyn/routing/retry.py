@@ -90,7 +90,7 @@ def _after_loss(call: Call) -> Action:
 def _after_no_effect(fault: Fault, call: Call) -> Action:
     if fault is Fault.STALE_PLAN:
         return Action.RAISE if call.prepared_again else Action.PREPARE_AGAIN
-    if fault in (Fault.NOT_LEADER, Fault.STALE_MAP):
+    if fault in (Fault.NOT_LEADER, Fault.STALE_MAP, Fault.MISROUTED):
         return Action.AWAIT_REFRESH
     if fault is Fault.OVERLOADED:
         return Action.BACK_OFF

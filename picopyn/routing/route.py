@@ -5,7 +5,7 @@ This file knows no bucket hash, no server and no snapshot.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 
 
@@ -21,18 +21,20 @@ class RouteKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class KeyPart:
-    """One column of a key, taken from one parameter.
+    """One column of a key, taken from one parameter, or from a literal of the text.
 
     Attributes:
-        parameter: Zero-based position of the parameter in the call's arguments.
-        oid: Type OID under which the server takes that parameter.
+        parameter: Zero-based position of the parameter in the call's arguments; -1 for a literal.
+        oid: Type OID under which the server takes that parameter; 0 for a literal.
         form: Name of the hash form, where a type has more than one (see the dialect's key hash); `""` for the
             usual.
+        literal: What a literal is hashed as; None for a parameter.
     """
 
     parameter: int
     oid: int
     form: str = ""
+    literal: bytes | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True, slots=True)

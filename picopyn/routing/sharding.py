@@ -61,6 +61,8 @@ def compile_key(parts: Sequence[KeyPart], key_hash: KeyHash, bucket_count: int) 
     """
     if not parts or bucket_count < 1:
         return no_bucket
+    if any(part.literal is not None for part in parts):
+        return _compile_with_literals(parts, key_hash, bucket_count)
     if len(parts) == 1:
         return _compile_single(parts[0], key_hash, bucket_count)
     return _compile_composite(parts, key_hash, bucket_count)
@@ -102,6 +104,34 @@ def _compile_composite(parts: Sequence[KeyPart], key_hash: KeyHash, bucket_count
                 if encoded is None or encoded == null:
                     return None
                 whole += encoded
+        except IndexError:
+            return None
+        return bucket(whole, bucket_count)
+
+    return key
+
+
+def _compile_with_literals(parts: Sequence[KeyPart], key_hash: KeyHash, bucket_count: int) -> KeyFunction:
+    """Literals are merged into the bytes before the first and after each parameter."""
+    first, steps = b"", list[tuple[int, Callable[[Any], bytes | None], bytes | None, bytes]]()
+    for part in parts:
+        if part.literal is None:
+            encode = key_hash.encoder(part.oid, part.form)
+            steps.append((part.parameter, encode, encode(None), b""))
+        elif steps:
+            steps[-1] = (*steps[-1][:3], steps[-1][3] + part.literal)
+        else:
+            first += part.literal
+    bucket = key_hash.bucket
+
+    def key(args: Sequence[Any]) -> int | None:
+        whole = first
+        try:
+            for position, encode, null, after in steps:
+                encoded = encode(args[position])
+                if encoded is None or encoded == null:
+                    return None
+                whole += encoded + after
         except IndexError:
             return None
         return bucket(whole, bucket_count)

@@ -259,7 +259,7 @@ async def test_texts_without_parameters_tell_where_they_may_run(cluster):
             ("SELECT count(*) FROM o", RouteKind.NOT_KEYED),
             ("SELECT 1", RouteKind.ANY_NODE),
         ):
-            assert (await ask(query, ask_without_parameters=True)).route.kind is kind
+            assert (await ask(query)).route.kind is kind
 
 
 async def test_statements_the_server_refuses_cost_nothing(cluster):

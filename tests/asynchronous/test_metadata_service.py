@@ -123,7 +123,6 @@ async def test_only_the_question_is_prepared_and_unnamed():
 @pytest.mark.parametrize(
     "query",
     [
-        "SELECT * FROM t WHERE id = 1",
         "CREATE TABLE t (id INT PRIMARY KEY)",
         "DO $$ BEGIN END $$",
         "CALL p($1)",
@@ -135,7 +134,7 @@ async def test_only_the_question_is_prepared_and_unnamed():
 )
 @jumping
 async def test_texts_that_tell_nothing_or_are_dangerous_are_not_asked(query):
-    """Without parameters, no query, with a comment, or more than 64 parameters: no question at all."""
+    """No query, with a comment, or more than 64 parameters: no question at all."""
     async with serving() as rig:
         assert rig.service.request_if_missing(query) is None
         assert await rig.service.get_query_metadata(query) is None
@@ -210,18 +209,88 @@ async def test_a_cancelled_waiter_does_not_cost_the_others_their_answer():
 
 
 @jumping
-async def test_texts_without_parameters_are_asked_only_on_request():
-    """While a leader is missing it is worth knowing whether such a text needs it."""
+async def test_texts_without_parameters_are_learned_too():
+    """Their bucket may be constant, or any node may do."""
     constant, anywhere, scan = "SELECT * FROM t WHERE id = 7", "SELECT 1", "SELECT count(*) FROM t"
     explainer = Explainer().knows(constant, (), 1934).knows(anywhere, (), "any", tier=None)
     explainer.knows(scan, (), f"[1-{BUCKETS}]")
     async with serving(explainer) as rig:
         ask = rig.service.get_query_metadata
-        assert await ask(constant) is None
-        assert (await ask(constant, ask_without_parameters=True)).route.buckets == (1934,)
+        assert (await ask(constant)).route.buckets == (1934,)
         assert (await ask(constant)).route.kind is RouteKind.CONSTANT
-        assert (await ask(anywhere, ask_without_parameters=True)).route.kind is RouteKind.ANY_NODE
-        assert (await ask(scan, ask_without_parameters=True)).route.kind is RouteKind.NOT_KEYED
+        assert (await ask(anywhere)).route.kind is RouteKind.ANY_NODE
+        assert (await ask(scan)).route.kind is RouteKind.NOT_KEYED
+
+
+@jumping
+async def test_texts_without_parameters_are_asked_about_when_they_come_again():
+    """A text with its values written into it may be another one at every call: one question each would be wasted."""
+    texts = [f"SELECT * FROM t WHERE id = {number}" for number in range(50)]
+    explainer = Explainer()
+    for number, text in enumerate(texts):
+        explainer.knows(text, (), bucket_of((20, number)))
+    async with serving(explainer) as rig:
+        for text in texts:
+            assert rig.service.request_if_missing(text) is None
+        await asyncio.sleep(60)
+        assert explainer.prepared() == []
+        assert (await rig.learned(texts[3])).route.buckets == (bucket_of((20, 3)),)
+        assert explainer.prepared() == [texts[3]]
+
+
+@jumping
+async def test_texts_without_parameters_do_not_crowd_out_the_others():
+    """They get a quarter of the cache, the newest of them."""
+    texts = [f"SELECT * FROM t WHERE id = {number}" for number in range(20)]
+    explainer = Explainer().keyed_by_first(SELECT)
+    for number, text in enumerate(texts):
+        explainer.knows(text, (), bucket_of((20, number)))
+    async with serving(explainer, size=8) as rig:
+        await rig.learned(SELECT)
+        for text in texts:
+            assert await rig.service.get_query_metadata(text) is not None
+        assert rig.service.request_if_missing(SELECT).route.kind is RouteKind.KEYED
+        assert [text for text in texts if rig.service.request_if_missing(text) is not None] == texts[-2:]
+        rig.service.forget_all()
+        assert rig.service.request_if_missing(texts[-1]) is None
+
+
+@jumping
+@pytest.mark.parametrize(
+    "query",
+    [
+        f"INSERT INTO t VALUES ($1, '{'x' * 1_000_000}')",
+        f"SELECT * FROM t WHERE id IN ({', '.join(f'${n}' for n in range(1, 5001))})",
+        f"INSERT INTO t VALUES {', '.join(f'(${2 * n + 1}, ${2 * n + 2})' for n in range(2000))}",
+        "SELECT * FROM t -- WHERE id = $1",
+    ],
+    ids=["1 MB", "5000 in a list", "2000 rows", "a comment"],
+)
+async def test_what_is_not_worth_a_question_is_not_asked_and_read_only_once(query, monkeypatch):
+    """Very long texts, very many parameters, texts the server refuses anyway: they run unrouted, at no cost."""
+    reads = []
+    can_be_asked = PicodataDialect.can_be_asked
+
+    def counted(self, sql):
+        reads.append(sql)
+        return can_be_asked(self, sql)
+
+    monkeypatch.setattr(PicodataDialect, "can_be_asked", counted)
+    async with serving() as rig:
+        for _ in range(1000):
+            assert rig.service.request_if_missing(query) is None
+        assert await rig.service.get_query_metadata(query) is None
+        assert len(reads) <= 1
+        assert rig.connect.calls == 0
+        assert rig.service.stats().pending == 0
+
+
+@jumping
+async def test_a_text_of_unusual_letters_is_learned_as_any():
+    """Letters beyond the basic plane, combining ones, and direction marks in names and literals."""
+    query = 'SELECT "имя🙂", \'e\u0301\u202e\' FROM "표" WHERE "ключ" = $1'
+    async with serving(Explainer().keyed_by_first(query)) as rig:
+        assert (await rig.learned(query)).route.kind is RouteKind.KEYED
 
 
 @jumping

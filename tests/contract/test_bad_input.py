@@ -156,6 +156,7 @@ def _calls(pool: Pool) -> dict[str, Callable[[], Any]]:
         "acquire": lambda: pool.acquire().__aenter__(),
         "wait_ready": lambda: pool.wait_ready(timeout=5),
         "explain_route": lambda: pool.explain_route("SELECT 1"),
+        "explain": lambda: pool.explain("SELECT 1"),
         "refresh_topology": lambda: pool.refresh_topology(),
     }
 

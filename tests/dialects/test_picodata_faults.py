@@ -111,13 +111,13 @@ def test_every_phrase_means_the_same_in_every_wrapping(phrase: Phrase, wrapping:
             "XX000",
             'sbroad: invalid option: cannot satisfy "forward = off": buckets are not present on the current '
             'node, try using "forward = ro_to_rw" instead',
-            Fault.STALE_MAP,
+            Fault.MISROUTED,
         ),
         (
             "XX000",
             'sbroad: invalid option: cannot satisfy "forward = off": buckets span multiple nodes and are not '
             'present on the current node, try using "forward = on" instead',
-            Fault.STATEMENT,
+            Fault.MISROUTED,
         ),
         ("XX000", handed_on("Peer closed"), Fault.LOST),
         ("XX000", f"Error on replicaset {REPLICASET}: Peer closed", Fault.LOST),

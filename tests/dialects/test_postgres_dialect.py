@@ -70,6 +70,9 @@ def test_there_are_no_keys() -> None:
     assert DIALECT.key_hash.bucket(b"", 3000) == 1
     assert DIALECT.parse_notice('{"type": "PreparedStatementMetadata"}') is None
     assert DIALECT.read_bucket_answer([["buckets = [1]"]]) is None
+    with pytest.raises(NotSupported, match="plans of Picodata"):
+        DIALECT.plan_question("SELECT 1")
+    assert DIALECT.read_plan([("Result  (cost=0.00..0.01 rows=1 width=4)",)]).roots == ()
     assert not DIALECT.can_be_asked("SELECT 1")
     assert DIALECT.never_hangs("SELECT 1")
     assert not DIALECT.is_partial("23505", "")

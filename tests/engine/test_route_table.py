@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from threading import Lock
 
 from picopyn.dialects.picodata.bucket_hash import PICODATA_KEY_HASH
 from picopyn.engine.route_table import RouteTable
+from picopyn.engine.tallies import Tallies
 from picopyn.query_metadata import PreparedStatementMetadata, QueryMetadataCache
 from picopyn.routing.route import KeyPart, RouteKind, StatementRoute
 
@@ -33,7 +35,7 @@ class Cached:
 def table(counts: dict[str, int] | None = None) -> tuple[RouteTable, QueryMetadataCache]:
     source = Cached()
     known = {"default": 3000} if counts is None else counts
-    return RouteTable(source, PICODATA_KEY_HASH, lambda: known), source.cache
+    return RouteTable(source, PICODATA_KEY_HASH, lambda: known, Tallies(Lock(), 10)), source.cache
 
 
 def test_a_route_is_compiled_once_and_gives_the_bucket() -> None:

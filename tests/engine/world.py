@@ -22,6 +22,7 @@ from picopyn.engine.journal import Journal
 from picopyn.engine.request import Request
 from picopyn.engine.route_table import RouteTable
 from picopyn.engine.runtime import Leftovers
+from picopyn.engine.tallies import Tallies
 from picopyn.observe import Event, Publisher
 from picopyn.query_metadata import PreparedStatementMetadata
 from picopyn.routing.plan import Role
@@ -232,9 +233,7 @@ class Knowledge:
     def request_if_missing(self, query: str) -> PreparedStatementMetadata | None:
         return self.known.get(query)
 
-    async def get_query_metadata(
-        self, query: str, *, ask_without_parameters: bool = False
-    ) -> PreparedStatementMetadata | None:
+    async def get_query_metadata(self, query: str) -> PreparedStatementMetadata | None:
         self.asked.append(query)
         if query in self.later:
             self.known[query] = self.later[query]
@@ -275,7 +274,12 @@ class World:
             self._refresh,
             Random(1),
         )
-        routes = RouteTable(self.knowledge, dialect.key_hash, lambda: self.cluster.snapshot.bucket_counts)
+        routes = RouteTable(
+            self.knowledge,
+            dialect.key_hash,
+            lambda: self.cluster.snapshot.bucket_counts,
+            Tallies(runtime.lock(), 100),
+        )
         self.executor = Executor(self.cluster, routes, self.knowledge, dialect, journal)
         self.cluster.adopt(snapshot)
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from picopyn.dialects.picodata.bucket_hash import PICODATA_KEY_HASH
-from picopyn.routing.key_probe import KeyProbe
+from picopyn.routing.key_probe import MAX_QUESTIONS, KeyProbe
 from picopyn.routing.route import StatementRoute
 from picopyn.routing.sharding import compile_route
 from tests.dialects import slow_hash
@@ -44,7 +44,7 @@ def learn(
     while (question := probe.next_question()) is not None:
         assert len(question) == len(model.oids)
         questions.append(question)
-        assert len(questions) <= 64
+        assert len(questions) <= MAX_QUESTIONS
         try:
             if model.refuses(question):
                 probe.refused("refused")

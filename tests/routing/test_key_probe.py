@@ -216,16 +216,16 @@ def test_a_cast_double_is_not_taken_for_a_bare_one() -> None:
     ("model", "questions"),
     [
         (select([INT], Opaque()), 1),
-        (select([INT], both(eq("a", P(1)), eq("b", L("x", TEXT))), key=("b", "a")), 5),
+        (select([INT], both(eq("a", P(1)), eq("b", L("y", TEXT))), key=("b", "a")), 5),
         (select([INT, INT], either(eq("id", P(1)), eq(P(1), P(2)))), 30),
         (select([INT, INT], both(eq("id", P(1)), Cmp(">", P(2), L(0, INT)))), 30),
         (select([BOOL], eq("f", P(1)), key=("f",)), 8),
         (select([INT], In("id", (P(1), *(L(i, INT) for i in range(70))))), 1),
     ],
-    ids=["scan", "literal-in-key", "equal-values", "condition", "boolean-key", "many-buckets"],
+    ids=["scan", "constant-in-key", "equal-values", "condition", "boolean-key", "many-buckets"],
 )
 def test_what_no_choice_of_parameters_explains_is_not_keyed(model: Model, questions: int) -> None:
-    """A literal in the key, a condition that folds, too many buckets, too little evidence: not keyed."""
+    """A constant that the text does not show, a folding condition, too many buckets, too little evidence: not keyed."""
     learned = learn(model, "0 5 'x'")
     assert learned.route.kind is RouteKind.NOT_KEYED
     assert learned.route.reason

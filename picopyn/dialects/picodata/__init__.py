@@ -12,8 +12,9 @@ from types import MappingProxyType
 from typing import Any
 
 from picopyn.dialects.base import BucketAnswer, Capability, KeyHash, Purpose, StatementNotice
-from picopyn.dialects.picodata import explain, faults, notices, statements
+from picopyn.dialects.picodata import explain, faults, notices, plans, statements
 from picopyn.errors import Fault
+from picopyn.query_plan import QueryPlan
 
 __all__ = ["PicodataDialect"]
 
@@ -25,6 +26,7 @@ _INVALIDATION = {"pico_stmt_invalidation": "true"}
 _STARTUP: Mapping[Purpose, Mapping[str, str]] = {
     Purpose.PLAIN: _INVALIDATION,
     Purpose.REPLICA_READ: {"options": "read_preference=any", **_INVALIDATION},
+    Purpose.STRICT: {"options": "forward=off", **_INVALIDATION},  # 26.1 and older ignore it (recorded)
     Purpose.TOPOLOGY: {},
     Purpose.METADATA: {"pico_query_metadata": "true", **_INVALIDATION},
     Purpose.LEADER_QUESTION: {"options": "sql_vdbe_opcode_max=1"},
@@ -108,6 +110,14 @@ class PicodataDialect:
     def read_bucket_answer(self, rows: Sequence[Sequence[Any]]) -> BucketAnswer | None:
         """The buckets an EXPLAIN named; None when it cannot be read."""
         return explain.read_buckets(rows)
+
+    def plan_question(self, sql: str) -> str:
+        """The EXPLAIN of the text."""
+        return f"EXPLAIN {sql}"
+
+    def read_plan(self, rows: Sequence[Sequence[Any]]) -> QueryPlan:
+        """The plan in an EXPLAIN, in the layouts of 25.6, 26.1 and 26.2."""
+        return plans.read_plan(rows)
 
 
 _CAPABILITIES = frozenset(

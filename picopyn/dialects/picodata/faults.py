@@ -85,10 +85,12 @@ PHRASES: tuple[Phrase, ...] = (
         r"vshard storage is not configured",
         Fault.STALE_MAP,
     ),
+    # It would have to send the statement on, which is forbidden. That is decided before anything runs.
     Phrase(
         'invalid option: cannot satisfy "forward = off": buckets are not present on the current node',
-        r'invalid option: cannot satisfy "forward = \w+": buckets are not present on the current node',
-        Fault.STALE_MAP,
+        r'invalid option: cannot satisfy "forward = \w+": buckets ',
+        Fault.MISROUTED,
+        whole=True,
     ),
     # The leader is another one. The transaction was rolled back, or the request was not taken.
     Phrase(

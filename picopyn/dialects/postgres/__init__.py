@@ -14,6 +14,7 @@ from typing import Any, Final
 from picopyn.dialects.base import BucketAnswer, Capability, Encoder, KeyFunction, KeyHash, Purpose, StatementNotice
 from picopyn.dialects.postgres import faults
 from picopyn.errors import Fault, NotSupported
+from picopyn.query_plan import QueryPlan
 
 __all__ = ["PostgresDialect"]
 
@@ -88,6 +89,14 @@ class PostgresDialect:
     def read_bucket_answer(self, rows: Sequence[Sequence[Any]]) -> BucketAnswer | None:
         """There is none."""
         return None
+
+    def plan_question(self, sql: str) -> str:
+        """Not here: PostgreSQL has an EXPLAIN of its own, with options and formats."""
+        raise NotSupported("explain() reads the plans of Picodata; here, fetch an EXPLAIN of your own")
+
+    def read_plan(self, rows: Sequence[Sequence[Any]]) -> QueryPlan:
+        """As text."""
+        return QueryPlan("\n".join(str(row[0]) for row in rows))
 
 
 class _NoKeys:

@@ -1,0 +1,64 @@
+"""How often each statement text was called, by reason: what `stats().texts` is made of.
+
+It decides which texts are remembered: those that are called most. It knows no route and no plan.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from typing import Any
+
+#: Reason → calls of one text.
+Tally = defaultdict[str, int]
+
+#: Longer texts are counted together: they would fill the memory, and are not asked about either.
+LONGEST_TEXT = 32_768
+
+#: Stands for all texts that have no tally of their own.
+OTHERS = ""
+
+
+class Tallies:
+    """A tally for each text, for at most so many texts. Owned by a pool's route table.
+
+    When there are too many, the half that is called less is counted with the others from then on. A call that is on its
+    way at that moment may be missing there; the pool's own counters (`stats().calls`) miss nothing.
+
+    Args:
+        lock: Guards the memory, where calls have threads.
+        size: Number of texts.
+    """
+
+    __slots__ = ("_by_text", "_lock", "_size")
+
+    def __init__(self, lock: AbstractContextManager[Any], size: int) -> None:
+        self._lock = lock
+        self._size = max(size, 2)
+        self._by_text: dict[str, Tally] = {OTHERS: defaultdict(int)}
+
+    def of(self, query: str) -> Tally:
+        """The tally of a text; made at its first use."""
+        found = self._by_text.get(query)
+        if found is not None:
+            return found
+        if len(query) > LONGEST_TEXT:
+            return self._by_text[OTHERS]
+        with self._lock:
+            if len(self._by_text) > self._size:
+                self._shrink()
+            return self._by_text.setdefault(query, defaultdict(int))
+
+    def all(self) -> Mapping[str, Mapping[str, int]]:
+        """Text → reason → calls, as of now; texts without any call are left out."""
+        with self._lock:
+            return {text: dict(tally) for text, tally in self._by_text.items() if tally}
+
+    def _shrink(self) -> None:
+        others = self._by_text.pop(OTHERS)
+        ranked = sorted(self._by_text.items(), key=lambda item: sum(item[1].values()), reverse=True)
+        for _, tally in ranked[self._size // 2 :]:
+            for reason, calls in tally.items():
+                others[reason] += calls
+        self._by_text = {OTHERS: others, **dict(ranked[: self._size // 2])}

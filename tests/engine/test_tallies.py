@@ -1,0 +1,38 @@
+"""The calls of each text: what is remembered when there are many."""
+
+from __future__ import annotations
+
+from threading import Lock
+
+from picopyn.engine.tallies import LONGEST_TEXT, OTHERS, Tallies
+
+
+def test_each_text_has_a_tally_of_its_own() -> None:
+    """The same one at every call, and only texts that were called are told."""
+    tallies = Tallies(Lock(), 10)
+    tallies.of("a")["keyed"] += 1
+    tallies.of("a")["keyed"] += 1
+    tallies.of("b")["spread"] += 1
+    tallies.of("never called")
+    assert tallies.all() == {"a": {"keyed": 2}, "b": {"spread": 1}}
+
+
+def test_of_too_many_texts_those_called_most_stay() -> None:
+    """The others are counted together; nothing of them is lost, and the memory is bounded."""
+    tallies = Tallies(Lock(), 100)
+    for number in range(10_000):
+        tallies.of("hot")["keyed"] += 1
+        tallies.of(f"text {number}")["unlearned"] += 1
+    told = tallies.all()
+    assert len(told) <= 101
+    assert told["hot"] == {"keyed": 10_000}
+    assert sum(calls.get("unlearned", 0) for calls in told.values()) == 10_000
+    assert told[OTHERS]["unlearned"] >= 9_900
+
+
+def test_very_long_texts_are_counted_together() -> None:
+    """A megabyte each would fill the memory."""
+    tallies = Tallies(Lock(), 10)
+    for number in range(5):
+        tallies.of(f"{number}" * (LONGEST_TEXT + 1))["unlearned"] += 1
+    assert tallies.all() == {OTHERS: {"unlearned": 5}}

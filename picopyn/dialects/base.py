@@ -80,7 +80,7 @@ class KeyHash(Protocol):
         ...
 
     def bucket(self, encoded: bytes, bucket_count: int) -> int:
-        """Bucket (1 … bucket_count) of the concatenated parts."""
+        """Bucket (1 … bucket_count) of the concatenated parts; a hash code (from 0) where tables are cut by those."""
         ...
 
 

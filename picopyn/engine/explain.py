@@ -34,7 +34,9 @@ def explain(
         kind=route.kind if route is not None else None,
         reason=f"{route.reason}; {plan.reason}" if route is not None and route.reason else plan.reason,
         tier=tier,
-        key_parameters=tuple(tuple(part.parameter + 1 for part in key) for key in (route.keys if route else ())),
+        key_parameters=tuple(
+            tuple(part.parameter + 1 for part in key if part.constant is None) for key in (route.keys if route else ())
+        ),
         buckets=buckets,
         owner=owner.name if owner is not None else None,
         candidates=tuple(f"{c.node.name} ({c.node.address})" for c in plan.candidates),

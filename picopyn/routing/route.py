@@ -5,7 +5,7 @@ This file knows no bucket hash, no server and no snapshot.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 
 
@@ -21,18 +21,20 @@ class RouteKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class KeyPart:
-    """One column of a key, taken from one parameter.
+    """One column of a key, taken from one parameter or from the text.
 
     Attributes:
-        parameter: Zero-based position of the parameter in the call's arguments.
+        parameter: Zero-based position of the parameter in the call's arguments; -1 for a constant.
         oid: Type OID under which the server takes that parameter.
         form: Name of the hash form, where a type has more than one (see the dialect's key hash); `""` for the
             usual.
+        constant: The bytes that are hashed, where the text itself says what the column is.
     """
 
     parameter: int
     oid: int
     form: str = ""
+    constant: bytes | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +46,8 @@ class StatementRoute:
         tier: Name of the sharding space whose buckets are meant; None when no sharded table takes part.
         keys: The keys, each an ordered tuple of parts in the order of the table's key columns. Exactly one
             for `KEYED`; for `KEY_SET` one or more.
-        buckets: Buckets that always belong to the set: the one bucket of `CONSTANT`, or the constants of a
-            `KEY_SET`.
+        buckets: Buckets (hash codes, where tables are cut by those) that always belong to the set: the one of
+            `CONSTANT`, or the constants of a `KEY_SET`.
         evidence: Bits of evidence behind the answer (see `key_probe`); 0 where the server said it outright.
         reason: Why the text is not keyed, or how it was learned; for people, counted in statistics.
     """

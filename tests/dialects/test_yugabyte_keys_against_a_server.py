@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -129,6 +130,8 @@ SEEDS = [
     "delete from t as x where x.id = $1 or v = 'b' returning id",
     "update t set w = $2 where ( id = $1 ) and w > 0 returning t.id",
 ]
+#: Something else that comes back under the name of the key.
+OTHERWISE_CALLED_ID = re.compile(r"(\$\d|'a'|\)|\bas|null|\b(v|w|id|t)) id\b")
 CHANGES = st.lists(st.tuples(st.sampled_from("idr"), st.integers(0, 40), st.sampled_from(WORDS)), max_size=3)
 
 
@@ -144,7 +147,7 @@ def test_so_it_is_for_statements_that_somebody_damaged(
         words[at : at + (change != "i")] = [] if change == "d" else [word]
     text = " ".join(words)
     key = keyed_by(text, args)
-    if key is not None:
+    if key is not None and not OTHERWISE_CALLED_ID.search(text):
         assert (server.touched(text, args) or set()) <= {key}
 
 

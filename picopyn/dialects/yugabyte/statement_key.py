@@ -111,6 +111,7 @@ def read_statement(text: str) -> Statement | str:
         return "the text is too long, too deep, or of a kind that is not read"
     try:
         import sqlglot
+        from sqlglot.errors import SqlglotError
     except ImportError:
         return "the extra picopyn[yugabyte] is not installed"
     try:
@@ -120,7 +121,7 @@ def read_statement(text: str) -> Statement | str:
         return _statement(trees[0])
     except NotReadError as reason:
         return str(reason)
-    except (sqlglot.errors.SqlglotError, RecursionError):
+    except (SqlglotError, RecursionError):
         return "the text cannot be parsed"
     except Exception as error:  # a fault of the parser must not cost a call more than its hop
         return f"the parser failed: {type(error).__name__}"
@@ -239,9 +240,10 @@ def _constant(node: Any) -> Term | None:
         node, sign = node.this, -1
     if type(node) is not exp.Literal:
         return None
+    written = str(node.this)
     if node.is_string:
-        return Term(constant=str(node.this))
-    return Term(constant=sign * int(node.this)) if node.this.isdigit() and len(node.this) < 20 else None
+        return Term(constant=written)
+    return Term(constant=sign * int(written)) if written.isdigit() and len(written) < 20 else None
 
 
 def _assigned(tree: exp.Expr) -> Iterator[str]:
@@ -258,8 +260,8 @@ def _insert(tree: exp.Expr) -> Statement:
     from sqlglot import exp
 
     values = tree.args.get("expression")
-    rows = values.expressions if isinstance(values, exp.Values) else []
-    if len(rows) != 1 or not isinstance(rows[0], exp.Tuple) or values.args.get("alias"):
+    rows = values.expressions if isinstance(values, exp.Values) and not values.args.get("alias") else []
+    if len(rows) != 1 or not isinstance(rows[0], exp.Tuple):
         raise NotReadError("there is not exactly one row")
     row = tuple(_term(value) for value in rows[0].expressions)
     if not isinstance(tree.this, exp.Schema):

@@ -50,5 +50,5 @@ $(READY): pyproject.toml Makefile
 	@echo "making .venv with $(PYTHON) …"
 	@$(PYTHON) -m venv .venv
 	@$(BIN)/python -m pip install --quiet --upgrade 'pip>=25.1'
-	@$(BIN)/python -m pip install --quiet --group dev --editable '.[testing,docs,cli]'
+	@$(BIN)/python -m pip install --quiet --group dev --editable '.[testing,docs,cli,yugabyte]'
 	@touch $(READY)

@@ -79,6 +79,7 @@ EXCEPTIONS = {
     "picopyn.engine.request:Request has too many attributes": "one per fact of a call on its way",
     "picopyn.observe imports logging": "an observer's exception must be told somewhere",
     "picopyn.settings:PoolSettings has too many attributes": "one per setting",
+    "picopyn.stats:PoolStats has too many attributes": "one per thing that is counted",
     "picopyn.routing.explanation:RouteExplanation has too many attributes": "one per line of the explanation",
     "picopyn.testing.picodata.planner.statement:Statement has too many attributes": "one per planned fact",
     "picopyn.testing.picodata.shape:Shape has too many attributes": "one per option of a cluster",

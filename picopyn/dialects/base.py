@@ -85,7 +85,7 @@ class KeyHash(Protocol):
         ...
 
     def bucket(self, encoded: bytes, bucket_count: int) -> int:
-        """Bucket (1 … bucket_count) of the concatenated parts."""
+        """Bucket (1 … bucket_count) of the concatenated parts; a hash code (from 0) where tables are cut by those."""
         ...
 
     def fast_key(self, oid: int, position: int, bucket_count: int, otherwise: KeyFunction) -> KeyFunction:

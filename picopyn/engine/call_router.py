@@ -139,7 +139,7 @@ class CallRouter:
         if request.method in MANY:  # its rows may have any owner
             return planner.spread(None) if self._sharded else planner.for_host(request.role)
         request.route = route = self._compiled.get(request.query) or self._find_route(request)
-        if route is None or not route.highest:
+        if route is None or not route.limit:
             return self._plan_unkeyed(request, route)
         if not self._doubted and (route.plans is None or self._linked_to is not planner):
             self._cluster.runtime.post(partial(self._link, route))
@@ -168,7 +168,7 @@ class CallRouter:
                 other.plans = None
             self._linked_to = planner
         plans = planner.by_bucket(route.tier, route.reason)
-        route.plans = plans if route.highest < len(plans) else None
+        route.plans = plans if route.limit <= len(plans) else None
 
     def _find_route(self, request: Request) -> CompiledRoute | None:
         """The route of a text that is not compiled yet, where there can be one; learning may begin."""

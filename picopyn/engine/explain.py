@@ -34,7 +34,9 @@ def explain(
         kind=route.kind if route is not None else None,
         reason=f"{route.reason}; {plan.reason}" if route is not None and route.reason else plan.reason,
         tier=tier,
-        key_parameters=tuple(tuple(part.parameter + 1 for part in key) for key in (route.keys if route else ())),
+        key_parameters=tuple(
+            tuple(part.parameter + 1 for part in key if part.literal is None) for key in (route.keys if route else ())
+        ),
         parameter_types=metadata.parameter_oids if metadata is not None else (),
         buckets=buckets,
         owner=owner.name if owner is not None else None,
@@ -50,7 +52,7 @@ def explain(
 def _buckets(request: Request, compiled: CompiledRoute | None) -> tuple[int, ...]:
     if compiled is None:
         return ()
-    if compiled.highest:
+    if compiled.limit:
         bucket = compiled.bucket(request.args)
         return () if bucket is None else (bucket,)
     if compiled.buckets is not None:

@@ -24,7 +24,7 @@ class CompiledRoute:
     Attributes:
         route: The learned value; None when nothing is known.
         bucket: Arguments → the one bucket, or None when it cannot be computed; for `KEYED` and `CONSTANT`.
-        highest: The highest bucket that `bucket` can give; 0 where it gives none.
+        limit: What `bucket` gives is below this; 0 where it gives nothing.
         buckets: Arguments → set of buckets, or None; set for `KEY_SET`.
         reason: What calls that have a bucket are counted under.
         otherwise: What calls without one are counted under.
@@ -38,7 +38,7 @@ class CompiledRoute:
         "bucket",
         "buckets",
         "check_in",
-        "highest",
+        "limit",
         "metadata",
         "otherwise",
         "plans",
@@ -54,7 +54,7 @@ class CompiledRoute:
         route: StatementRoute,
         tally: Tally,
         bucket: KeyFunction = no_bucket,
-        highest: int = 0,
+        limit: int = 0,
         buckets: Callable[[Sequence[Any]], frozenset[int] | None] | None = None,
     ) -> None:
         self.metadata = metadata
@@ -62,10 +62,10 @@ class CompiledRoute:
         self.tally = tally
         self.tier = route.tier or ""
         self.bucket = bucket
-        self.highest = highest
+        self.limit = limit
         self.buckets = buckets
         self.reason = "constant" if route.kind is RouteKind.CONSTANT else "keyed"
-        self.otherwise = "not_keyed" if not highest and buckets is None else "uncomputable"
+        self.otherwise = "not_keyed" if not limit and buckets is None else "uncomputable"
         self.check_in = 1
         self.plans: Sequence[Plan | None] | None = None
 
@@ -139,10 +139,10 @@ class RouteTable:
             return CompiledRoute(metadata, route, tally)
         if route.kind is RouteKind.KEYED:
             key = compile_key(route.keys[0], self._key_hash, count)
-            return self._keep(query, CompiledRoute(metadata, route, tally, key, count))
+            return self._keep(query, CompiledRoute(metadata, route, tally, key, count + 1))
         if route.kind is RouteKind.CONSTANT:
             constant = route.buckets[0]
-            return self._keep(query, CompiledRoute(metadata, route, tally, lambda _args: constant, constant))
+            return self._keep(query, CompiledRoute(metadata, route, tally, lambda _args: constant, constant + 1))
         keys = compile_route(route, self._key_hash, count)
         return self._keep(query, CompiledRoute(metadata, route, tally, buckets=keys))
 

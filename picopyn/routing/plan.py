@@ -167,7 +167,7 @@ class Planner:
             reason: What such calls are counted under.
 
         Returns:
-            As many as there are known buckets, and one more, for they are counted from 1; else none.
+            One for each number that a bucket of the tier can have, whether they are counted from 0 or 1; else none.
         """
         finished = self._finished.get((tier, reason))
         if finished is None:
@@ -242,7 +242,7 @@ class Planner:
             if leader is not None and leader.host
         }
         shard_map = self.snapshot.shard_map(tier)
-        return () if shard_map is None else tuple(map(plans.get, shard_map.owners))
+        return () if shard_map is None else (*map(plans.get, shard_map.owners), None)
 
     def _lightest(self, tier: str | None, reason: str, *, direct: bool = False) -> Plan:
         """A finished plan with the least loaded node first, while nothing speaks against any: a node or a leader."""

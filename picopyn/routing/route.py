@@ -46,8 +46,8 @@ class StatementRoute:
         tier: Name of the sharding space whose buckets are meant; None when no sharded table takes part.
         keys: The keys, each an ordered tuple of parts in the order of the table's key columns. Exactly one
             for `KEYED`; for `KEY_SET` one or more.
-        buckets: Buckets that always belong to the set: the one bucket of `CONSTANT`, or the constants of a
-            `KEY_SET`.
+        buckets: Buckets (hash codes, where tables are cut by those) that always belong to the set: the one of
+            `CONSTANT`, or the constants of a `KEY_SET`.
         evidence: Bits of evidence behind the answer (see `key_probe`); 0 where the server said it outright.
         reason: Why the text is not keyed, or how it was learned; for people, counted in statistics.
     """

@@ -55,15 +55,13 @@ def compile_key(parts: Sequence[KeyPart], key_hash: KeyHash, bucket_count: int) 
         bucket_count: Number of buckets of the tier.
 
     Returns:
-        A function that gives the bucket (1 … `bucket_count`), or None when an argument is missing, cannot be
+        A function that gives the bucket (or hash code), or None when an argument is missing, cannot be
         computed or is hashed as NULL: what a NULL in a key means depends on the statement, so such a call is
         never routed by key.
     """
     if not parts or bucket_count < 1:
         return no_bucket
-    if any(part.literal is not None for part in parts):
-        return _compile_with_literals(parts, key_hash, bucket_count)
-    if len(parts) == 1:
+    if len(parts) == 1 and parts[0].literal is None:
         return _compile_single(parts[0], key_hash, bucket_count)
     return _compile_composite(parts, key_hash, bucket_count)
 
@@ -92,26 +90,6 @@ def _compile_single(part: KeyPart, key_hash: KeyHash, bucket_count: int) -> KeyF
 
 
 def _compile_composite(parts: Sequence[KeyPart], key_hash: KeyHash, bucket_count: int) -> KeyFunction:
-    encoders = [key_hash.encoder(part.oid, part.form) for part in parts]
-    steps = tuple((part.parameter, encode, encode(None)) for part, encode in zip(parts, encoders, strict=True))
-    bucket = key_hash.bucket
-
-    def key(args: Sequence[Any]) -> int | None:
-        whole = b""
-        try:
-            for position, encode, null in steps:
-                encoded = encode(args[position])
-                if encoded is None or encoded == null:
-                    return None
-                whole += encoded
-        except IndexError:
-            return None
-        return bucket(whole, bucket_count)
-
-    return key
-
-
-def _compile_with_literals(parts: Sequence[KeyPart], key_hash: KeyHash, bucket_count: int) -> KeyFunction:
     """Literals are merged into the bytes before the first and after each parameter."""
     first, steps = b"", list[tuple[int, Callable[[Any], bytes | None], bytes | None, bytes]]()
     for part in parts:

@@ -45,7 +45,7 @@ def test_a_route_is_compiled_once_and_gives_the_bucket() -> None:
     cache.set(TEXT, metadata())
     compiled = routes.get(TEXT)
     assert compiled is not None
-    assert compiled.highest
+    assert compiled.limit
     assert compiled.bucket((1,)) == 1934
     assert routes.get(TEXT) is compiled
 
@@ -73,7 +73,7 @@ def test_a_tier_whose_buckets_are_not_counted_yet_is_looked_at_again() -> None:
     cache.set(TEXT, metadata())
     early = routes.get(TEXT)
     assert early is not None
-    assert not early.highest
+    assert not early.limit
     counts["default"] = 3000
     later = routes.get(TEXT)
     assert later is not None
@@ -95,4 +95,4 @@ def test_every_kind_of_route_is_compiled() -> None:
         compiled[name] = routes.get(TEXT)
     assert compiled["constant"].bucket(()) == 7
     assert compiled["set"].buckets((1, 2)) == {1934, 1410, 9}
-    assert (compiled["any"].highest, compiled["any"].bucket(()), compiled["none"].buckets) == (0, None, None)
+    assert (compiled["any"].limit, compiled["any"].bucket(()), compiled["none"].buckets) == (0, None, None)

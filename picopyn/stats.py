@@ -33,6 +33,25 @@ CALL_REASONS: Final[tuple[str, ...]] = get_args(CallReason)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class HostStats:
+    """What a host of a primary with replicas said when it was asked last.
+
+    Attributes:
+        writable: Whether it takes writes.
+        response_time: Median time of its last answers (seconds).
+        lag_bytes: Bytes of the primary's log that a replica has not applied; None where that is not known.
+        lag: By how much its data are older than the primary's, at most (seconds); None where that is not known.
+        stale: Whether a limit keeps reads off a replica; None where there is no limit, or it is none.
+    """
+
+    writable: bool
+    response_time: float | None = None
+    lag_bytes: int | None = None
+    lag: float | None = None
+    stale: bool | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NodeStats:
     """One node, now.
 
@@ -45,11 +64,15 @@ class NodeStats:
         in_use: Open and with a call or a holder.
         connecting: Being opened.
         waiting: Calls that wait for one.
+        role: `"leader"` or `"replica"`; None for what is neither, or not known yet.
+        host: What it says about itself; None where roles are not watched, or while it has said nothing.
     """
 
     node: str
     address: str
     state: str = "up"
+    role: str | None = None
+    host: HostStats | None = None
     idle: int = 0
     in_use: int = 0
     connecting: int = 0

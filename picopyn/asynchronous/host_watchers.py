@@ -32,6 +32,12 @@ JITTER = 0.1
 #: How long a refresh waits for the others once one host has answered (seconds).
 PATIENCE = 0.25
 
+#: Told when a limit is set for replicas, and there is none.
+LIMITS_NOBODY = (
+    "staleness limits replicas, but none of the hosts is one: every call that a replica may answer goes to a host that "
+    "takes writes, or waits; name the replicas, or leave staleness out"
+)
+
 #: Pause between two look-ups of the names, and the same while no leader is known (seconds).
 LOOK_UP_EVERY = 30.0
 LOOK_UP_EAGERLY = 1.0
@@ -187,14 +193,15 @@ class _News:
     def __init__(self) -> None:
         self._events: tuple[Event, ...] | None = None
         self._sequence = 0
-        self._warned: str | None = None
+        self._warned: set[str] = set()
 
     def of(self, hosts: Mapping[str, Host], table: HostTable) -> EventBatch | None:
-        """The batch that is due; None when nothing is new. Two primaries are told in a log line, once."""
-        told = warning(table.roles, hosts, table.facts)
-        if told is not None and told != self._warned:
-            self._warned = told
-            _LOG.warning("%s", told)
+        """The batch that is due; None when nothing is new. What is odd about the hosts is told in a log line, once."""
+        rivals = warning(table.roles, hosts, table.facts)
+        for told in (rivals, LIMITS_NOBODY if table.limits_nobody else None):
+            if told is not None and told not in self._warned:
+                self._warned.add(told)
+                _LOG.warning("%s", told)
         now = tuple(events(hosts.values(), table.facts, table.roles))
         before, self._events = self._events, now
         if now == before:

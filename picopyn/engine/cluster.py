@@ -104,6 +104,11 @@ class Cluster:
         return self._watch.health
 
     @property
+    def hosts(self) -> HostTable | None:
+        """What is known of hosts with roles; None where nodes have no roles beyond those of their replicasets."""
+        return self._planners.hosts
+
+    @property
     def pools(self) -> tuple[NodePool, ...]:
         """All node pools."""
         return self._pools.live
@@ -401,6 +406,8 @@ class Cluster:
         self._journal.node_changed(node, before.value, "up", how)
         pool = self.pool(Candidate(node))
         pool.failure, pool.retry_at = None, 0.0  # what failed before means nothing now
+        if before is NodeState.DOWN:
+            self._watch.revived(self.runtime.now())
         self._pools.warm(pool)
         pool.grow()
         self.changes.ring()

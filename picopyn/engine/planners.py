@@ -26,10 +26,11 @@ class Planners:
         hosts: What is known of hosts with roles; None: nodes have no roles beyond those of their replicasets.
 
     Attributes:
+        hosts: See above.
         rng: Source of randomness.
     """
 
-    __slots__ = ("_hangs", "_health", "_hosts", "_keyed", "_load", "_rules", "rng")
+    __slots__ = ("_hangs", "_health", "_keyed", "_load", "_rules", "hosts", "rng")
 
     def __init__(
         self,
@@ -45,7 +46,7 @@ class Planners:
         self._health = health
         self._load = load
         self._hangs = hangs
-        self._hosts = hosts
+        self.hosts = hosts
         self._keyed: Flavour = STRICT if settings.strict_routing else PLAIN
         self._rules = ReadRules(
             settings.fallback_master, settings.master_as_replica_weight, _balancer(settings.balancer_policy)
@@ -53,8 +54,8 @@ class Planners:
 
     def make(self, snapshot: TopologySnapshot) -> Planner:
         """The planner of a snapshot."""
-        if self._hosts is not None:
-            return HostPlanner(snapshot, self._health, self._load, self.rng, self._hosts, self._rules)
+        if self.hosts is not None:
+            return HostPlanner(snapshot, self._health, self._load, self.rng, self.hosts, self._rules)
         return Planner(snapshot, self._health, self._load, self.rng, hangs=self._hangs, keyed=self._keyed)
 
 

@@ -5,7 +5,10 @@ from __future__ import annotations
 from picopyn.engine.cluster import Cluster
 from picopyn.engine.journal import Journal
 from picopyn.engine.tallies import Tallies
-from picopyn.stats import MetadataStats, NodeStats, PoolStats, TopologyStats
+from picopyn.routing.host_table import HostTable
+from picopyn.routing.staleness import Freshness
+from picopyn.stats import HostStats, MetadataStats, NodeStats, PoolStats, TopologyStats
+from picopyn.topology import Node
 
 
 def pool_stats(
@@ -22,15 +25,41 @@ def pool_stats(
 def _nodes(cluster: Cluster) -> list[NodeStats]:
     nodes = {node.uuid: node for node in cluster.snapshot.nodes()}
     nodes.update((pool.node.uuid, pool.node) for pool in cluster.pools)
+    leaders = {node.uuid for node in cluster.snapshot.nodes(role="leader")}
     return [
         NodeStats(
             node=uuid,
             address=node.address,
             state=cluster.health.of(uuid).state.value,
+            role="leader" if uuid in leaders else "replica" if _follows(cluster, node) else None,
             idle=sum(len(pool.slots.idle) for pool in cluster.pools if pool.node.uuid == uuid),
             in_use=sum(len(pool.slots.held) for pool in cluster.pools if pool.node.uuid == uuid),
             connecting=sum(pool.slots.opening for pool in cluster.pools if pool.node.uuid == uuid),
             waiting=sum(len(pool.slots.waiters) for pool in cluster.pools if pool.node.uuid == uuid),
+            host=_host(cluster.hosts, uuid),
         )
         for uuid, node in nodes.items()
     ]
+
+
+def _follows(cluster: Cluster, node: Node) -> bool:
+    """Whether a node that does not lead belongs to a replicaset that somebody leads, or may lead."""
+    replicaset = cluster.snapshot.replicaset(node.replicaset_uuid)
+    return replicaset is not None and (cluster.hosts is None or not cluster.hosts.roles.equals)
+
+
+def _host(hosts: HostTable | None, uuid: str) -> HostStats | None:
+    """What is known of a host whose role is watched."""
+    facts = None if hosts is None else hosts.facts.get(uuid)
+    if hosts is None or facts is None:
+        return None
+    standing = None if facts.writable else hosts.standings.get(uuid)
+    if standing is None:
+        return HostStats(writable=facts.writable, response_time=hosts.latency(uuid))
+    return HostStats(
+        writable=facts.writable,
+        response_time=hosts.latency(uuid),
+        lag_bytes=standing.lag_bytes,
+        lag=standing.lag,
+        stale=None if hosts.policy is None else standing.freshness is not Freshness.FRESH,
+    )

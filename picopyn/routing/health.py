@@ -176,6 +176,10 @@ class Health:
         self._lives[uuid] = self.life(uuid) + 1
         return True
 
+    def begin_anew(self, uuid: str) -> None:
+        """The pauses between the probes of a node that is DOWN begin with the shortest one again."""
+        self._states[uuid] = replace(self.of(uuid), failures=0)
+
     def forget(self, uuid: str) -> None:
         """The node left the cluster."""
         self._states.pop(uuid, None)

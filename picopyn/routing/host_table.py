@@ -29,6 +29,7 @@ class HostTable:
         policy: How far behind a replica may be; None: as far as it likes.
 
     Attributes:
+        policy: See above.
         roles: Who leads.
         standings: How every replica stands, by uuid.
         freshness: What every replica is good for, by uuid; replaced when anything in it changes.
@@ -38,7 +39,7 @@ class HostTable:
         self.roles = Roles()
         self.standings: Mapping[str, Standing] = MappingProxyType({})
         self.freshness: Mapping[str, Freshness] = MappingProxyType({})
-        self._policy = policy
+        self.policy = policy
         self._order: tuple[str, ...] = ()
         self._facts: dict[str, HostFacts] = {}
         self._failed: dict[str, str] = {}
@@ -50,6 +51,12 @@ class HostTable:
     def facts(self) -> dict[str, HostFacts]:
         """What each host said last, as far as it is believed, in the order in which the hosts are named."""
         return {uuid: self._facts[uuid] for uuid in self._order if uuid in self._facts}
+
+    @property
+    def limits_nobody(self) -> bool:
+        """Whether there is a limit for replicas, and none of the hosts is one, all of which have answered."""
+        facts = self.facts
+        return self.policy is not None and len(facts) == len(self._order) and all(map(_writable, facts.values()))
 
     @property
     def led(self) -> bool:
@@ -122,9 +129,13 @@ class HostTable:
             self.freshness = MappingProxyType(freshness)
 
     def _standing(self, uuid: str, facts: HostFacts, now: float) -> Standing:
-        if self._policy is not None and uuid in self._failed:
+        if self.policy is not None and uuid in self._failed:
             return UNCHECKED
-        standing = judge(self._policy, facts, self._trail, now, self._fresh_at.get(uuid))
+        standing = judge(self.policy, facts, self._trail, now, self._fresh_at.get(uuid))
         if standing.freshness is Freshness.FRESH and not standing.spared:
             self._fresh_at[uuid] = now
         return standing
+
+
+def _writable(facts: HostFacts) -> bool:
+    return facts.writable

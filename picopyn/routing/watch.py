@@ -202,6 +202,16 @@ class Watch:
         vigil.rest = min(2 * vigil.rest, LONGEST_REST)
         return self.health.answered(uuid)
 
+    def revived(self, now: float) -> None:
+        """A node that was DOWN is back: what kept others away may be over too, and they are asked now, and soon again.
+
+        After an outage of everything they would be asked at the longest pauses.
+        """
+        for uuid, known in self.health.doubted.items():
+            if known.state is NodeState.DOWN:
+                self.health.begin_anew(uuid)
+                self._vigil(uuid).due_moment = now
+
     def asked(self, uuid: str, now: float) -> None:
         """The node is being asked."""
         vigil = self._vigil(uuid)

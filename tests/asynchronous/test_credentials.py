@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
+from collections.abc import Callable
 from contextlib import ExitStack
+from typing import Any
 
 import pytest
 
 from picopyn.asynchronous import Pool
 from picopyn.errors import AcquireTimeout, AuthenticationFailed
+from picopyn.routing import credentials
 from picopyn.testing import ScriptedServer
 from picopyn.testing.picodata import wire
 from picopyn.testing.scripted_server import Invalidating, Talk
+from tests.postgres.conftest import until
+from tests.threads import FACADES
 
 ASK_PASSWORD = wire.message(b"R", (3).to_bytes(4, "big"))
 
@@ -81,3 +87,48 @@ async def test_without_a_connection_left_the_refusal_reaches_the_caller_at_once(
             doormen.wanted = b"old\0"
             await pool.expire_connections()
             assert await pool.fetchval("SELECT $1::int8", 1) == 0
+
+
+@pytest.mark.parametrize("facade", FACADES, indirect=True)
+async def test_a_pool_recovers_by_itself_when_the_password_is_right_again(
+    pool_class: Any, full_size: bool, monkeypatch: pytest.MonkeyPatch, measured: Callable[[str, object], None]
+) -> None:
+    """One attempt at one of three nodes; after the correction, connections are there without a call that asks."""
+    if not full_size:
+        monkeypatch.setattr(credentials, "PAUSE", 1.0)
+    doormen = Doormen()
+    with ExitStack() as stack:
+        hosts = [f"127.0.0.1:{stack.enter_context(ScriptedServer(doormen, greet=False)).port}" for _ in range(3)]
+        dsn = f"postgresql://admin:old@{','.join(hosts)}/db?sslmode=disable"
+        async with pool_class(dsn, dialect="postgres", min_size=1, max_size=1, reset=False, role="any") as pool:
+            await pool.wait_ready()
+            doormen.wanted = b"new\0"
+            for host in hosts:
+                async with pool.acquire(node=host) as connection:
+                    await connection.close()
+                await until(lambda: doormen.refused == 1)
+            for _ in range(5):
+                with pytest.raises(AuthenticationFailed, match="password authentication failed"):
+                    await pool.fetchval("SELECT $1::int8", 1)
+            assert doormen.refused == 1
+            assert {node.state for node in pool.stats().nodes.values()} == {"up"}
+            doormen.wanted = b"old\0"
+            corrected = asyncio.get_running_loop().time()
+            await until(lambda: pool.stats().idle == 3)
+            measured("seconds until all nodes are connected again", asyncio.get_running_loop().time() - corrected)
+            assert await pool.fetchval("SELECT $1::int8", 1) == 0
+            assert doormen.refused == 1
+
+
+@pytest.mark.parametrize("facade", FACADES, indirect=True)
+async def test_a_wrong_password_is_tried_at_one_node_once(pool_class: Any) -> None:
+    """Opening fails at once, with the server's words, and no second node has heard of it."""
+    doormen = Doormen()
+    with ExitStack() as stack:
+        hosts = [f"127.0.0.1:{stack.enter_context(ScriptedServer(doormen, greet=False)).port}" for _ in range(3)]
+        dsn = f"postgresql://admin:wrong@{','.join(hosts)}/db?sslmode=disable"
+        for dialect in ("postgres", "auto"):
+            doormen.refused = 0
+            with pytest.raises(AuthenticationFailed, match="password authentication failed"):
+                await pool_class(dsn, dialect=dialect).open()
+            assert (doormen.accepted, doormen.refused) == (0, 1)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import Any
+from dataclasses import replace
+from typing import Any, cast
 
 import asyncpg
 import pytest
@@ -13,8 +14,10 @@ import pytest
 from picopyn.asynchronous import Pool
 from picopyn.errors import AcquireTimeout, ConfigError, UsageError
 from picopyn.staleness import StalenessPolicy
+from picopyn.stats import HostStats, NodeStats
 from picopyn.testing import FaultProxy, PostgresCluster, PostgresServer
 from tests.postgres.conftest import OpenPool, until
+from tests.threads import FACADES
 
 Factory = Callable[..., PostgresCluster]
 
@@ -314,3 +317,58 @@ async def test_hasqls_words_that_contradict(postgres: PostgresServer, open_pool:
         pool.acquire(read_only=False, master_as_replica_weight=0.5)
     with pytest.raises(UsageError, match="leave read_only= out"):
         pool.acquire(role="leader", read_only=True)
+
+
+# --- what is told ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("facade", FACADES, indirect=True)
+async def test_statistics_tell_role_writability_and_lag_of_every_host(
+    servers: PostgresCluster, open_pool: OpenPool
+) -> None:
+    """In bytes and in seconds, with and without a limit; a primary that refuses writes is told as such."""
+    limit = StalenessPolicy(max_lag_bytes=0)
+    limited = await open_pool(servers.dsn, role="prefer_replica", staleness=limit, refresh_delay=0.02)
+    plain = await open_pool(servers.dsn, refresh_delay=0.02)
+
+    def told(pool: Any, name: str) -> NodeStats:
+        host, number = servers.address_of(name)
+        (found,) = (node for node in pool.stats().nodes.values() if node.address == f"{host}:{number}")
+        return cast(NodeStats, found)
+
+    def host(pool: Any, name: str) -> HostStats:
+        return told(pool, name).host or HostStats(writable=True)
+
+    for pool, stale in ((limited, False), (plain, None)):
+        await pool.wait_ready(leaders=1, replicas=2)
+        primary = replace(host(pool, "n1"), response_time=None)
+        assert (told(pool, "n1").role, primary) == ("leader", HostStats(writable=True))
+        await until(lambda pool=pool: host(pool, "n2").lag_bytes == 0)
+        assert (told(pool, "n2").role, host(pool, "n2").lag, host(pool, "n2").stale) == ("replica", 0.0, stale)
+        assert not host(pool, "n2").writable
+        assert (host(pool, "n2").response_time or 0) > 0
+    servers.pause_replay("n2")
+    servers.execute("INSERT INTO t VALUES (1)")
+    for pool, stale in ((limited, True), (plain, None)):
+        await until(lambda pool=pool: (host(pool, "n2").lag_bytes or 0) > 0 and (host(pool, "n2").lag or 0) > 0)
+        assert host(pool, "n2").stale is stale
+        await until(lambda pool=pool: host(pool, "n3").lag_bytes == 0)
+    servers.read_only("n1", True)
+    await until(lambda: not host(plain, "n1").writable)
+    await until(lambda: told(plain, "n1").role == "replica")
+
+
+@pytest.mark.parametrize("facade", FACADES, indirect=True)
+async def test_a_limit_for_replicas_where_there_is_none_is_told_once(
+    postgres: PostgresServer, open_pool: OpenPool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The pool works, and one warning says that the limit means nothing."""
+    caplog.set_level(logging.WARNING)
+    limit = StalenessPolicy(max_lag=1.0)
+    pool = await open_pool(postgres.dsn, role="prefer_replica", staleness=limit, refresh_delay=0.02)
+    assert await pool.fetchval(PORT) == postgres.port
+    for _ in range(3):
+        await pool.refresh_topology()
+    told = [record.getMessage() for record in caplog.records if "staleness limits replicas" in record.getMessage()]
+    assert len(told) == 1
+    assert "none of the hosts is one" in told[0]

@@ -15,6 +15,7 @@ from picopyn.routing.balance import order
 from picopyn.routing.health import Health, NodeState
 from picopyn.routing.membership import reconcile
 from picopyn.routing.retry import MAX_ATTEMPTS, SWITCH_LASTS, Action, Call, decide
+from picopyn.routing.watch import Watch
 from tests.snapshots import two_by_two
 
 
@@ -68,6 +69,21 @@ def test_probes_are_eager_while_calls_wait_and_back_off_otherwise(failures: int,
     assert health.pause("a", eager=True, rng=Random(seed)) == 0.2
     expected = min(0.1 * 2.0 ** min(failures, 10), 10.0)
     assert expected * 0.8 <= health.pause("a", eager=False, rng=Random(seed)) <= expected * 1.2
+
+
+def test_when_a_node_is_back_the_others_that_are_down_are_asked_at_once() -> None:
+    """And then at the shortest pauses: an outage of everything ends for all of them at about the same time."""
+    watch = Watch(Health(), 0.0, Random(1))
+    for moment in range(20):
+        watch.refused("a", "refused", float(moment))
+    watch.broke("b", "reset", 19.0)
+    assert not watch.is_due("a", 20.0, eager=False)
+    watch.revived(20.0)
+    assert watch.is_due("a", 20.0, eager=False)
+    assert watch.health.is_down("a")
+    watch.refused("a", "refused", 20.0)
+    assert watch.is_due("a", 20.3, eager=False)
+    assert watch.health.of("b").reason == "reset"
 
 
 @given(st.sampled_from(Fault), st.booleans(), st.integers(0, 5), st.integers(0, 5), st.booleans())

@@ -191,6 +191,12 @@ class Pool(_Awaited):
     def acquire(self, **options: Any) -> _Block:
         return _Block(self._threads, self._inner.acquire(**options))
 
+    def acquire_master(self, **options: Any) -> _Block:
+        return _Block(self._threads, self._inner.acquire_master(**options))
+
+    def acquire_replica(self, **options: Any) -> _Block:
+        return _Block(self._threads, self._inner.acquire_replica(**options))
+
     def transaction(self, **options: Any) -> _Block:
         return _Block(self._threads, self._inner.transaction(**options))
 

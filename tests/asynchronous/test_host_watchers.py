@@ -277,6 +277,44 @@ async def test_a_cancellation_that_nobody_asked_for_ends_no_watcher(caplog: pyte
     await place.source.close()
 
 
+@pytest.mark.parametrize("error", [asyncio.CancelledError, RuntimeError])
+async def test_h_r11_an_error_while_a_connection_is_given_up_ends_no_watcher(error: type[BaseException]) -> None:
+    """The question fails, and dropping the connection fails as well: the next look has a new connection."""
+    place = Place(a=Server(PRIMARY), b=Server(STANDBY))
+    await place.source.refresh()
+
+    def stubborn() -> None:
+        raise error
+
+    server = place.servers["a"]
+    server.connections[0].terminate = stubborn  # type: ignore[method-assign]
+    server.answer = OSError("gone")
+    await place.source.refresh()
+    server.answer = PRIMARY
+    await place.source.refresh()
+    while place.trouble("a") is not None:
+        await asyncio.sleep(0)
+    assert [link.closed for link in server.connections] == [False, False]  # the first one did not let itself be closed
+    await place.source.close()
+
+
+async def test_h_r12_a_watcher_tries_to_connect_until_it_can() -> None:
+    """A host that cannot be reached twice is a host like any other afterwards."""
+    place = Place(a=Server(PRIMARY), b=Server(STANDBY))
+    server = place.servers["b"]
+    server.refuses = ConnectionRefusedError("connection refused")
+    for _ in range(2):
+        await place.source.refresh()
+        assert place.trouble("b") == "connection refused"
+    server.refuses = None
+    await place.source.refresh()
+    while place.shown("replica") != ["b"]:
+        place.news.clear()
+        await place.news.wait()
+    assert place.trouble("b") is None
+    await place.source.close()
+
+
 async def test_it_can_be_opened_again() -> None:
     """As a pool that could not be opened is: everything begins anew."""
     place = Place(a=Server(PRIMARY), b=Server(STANDBY))

@@ -192,3 +192,14 @@ def test_the_latency_of_a_host_is_the_median_of_its_answers() -> None:
     for seconds in (0.001, 9.0, 0.003):
         known.answered("a", primary(), seconds)
     assert known.latency("a") == 0.003
+
+
+def test_h_s6_h_s7_a_host_is_what_it_said_last_until_it_speaks() -> None:
+    """A look that is blocked while the replica is promoted changes nothing, nor how it stands; then it leads."""
+    known = table(BYTES, a=primary(written=100 * MB, at=NOW), b=standby(99 * MB - 1, at=NOW))
+    assert known.standings["b"].freshness is STALE
+    known.failed("a", "no answer", NOW + 1)
+    assert (known.roles.leader, known.standings["b"].freshness) == ("a", STALE)
+    known.answered("b", primary(timeline=2, written=101 * MB, at=NOW + 2), 0.001)
+    assert known.roles.leader == "b"
+    assert "b" not in known.standings

@@ -28,8 +28,11 @@ BUDGET_IS_SPENT: Final = "not sent again: more calls failed lately than may be r
 
 
 def is_goodbye(error: BaseException) -> bool:
-    """Whether the server itself ended the session, and said why: no statement of ours did that."""
-    return getattr(error, "sqlstate", None) in _GOODBYE
+    """Whether the server itself ended the session, and said why: no statement of ours did that.
+
+    Where the connection ends right after that word, asyncpg makes it the cause of its own error.
+    """
+    return any(getattr(told, "sqlstate", None) in _GOODBYE for told in (error, error.__cause__))
 
 
 class Retries:

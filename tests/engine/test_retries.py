@@ -126,6 +126,15 @@ async def test_an_error_of_the_statement_clears_it_too(world: World) -> None:
     assert await world.call(READ, AT_R1) == "i11"
 
 
+async def test_a_goodbye_that_is_the_cause_of_the_loss_counts_as_one(world: World) -> None:
+    """The server's last word and the end of the connection may be read together: asyncpg tells both in one error."""
+    lost_with_a_word = [broken(), broken()]
+    for error in lost_with_a_word:
+        error.__cause__ = server_error("57P01", "terminating connection due to administrator command")
+    world.servers["i11"].answers = list(lost_with_a_word)
+    assert await world.call(READ, AT_R1) == "i11"
+
+
 async def test_a_server_that_says_goodbye_was_not_killed(world: World) -> None:
     """A shutdown is nobody's doing: a call survives two of them, and three attempts are the limit."""
     goodbye = [server_error("57P01", "terminating connection due to administrator command") for _ in range(3)]

@@ -27,9 +27,10 @@ class Planners:
 
     Attributes:
         rng: Source of randomness.
+        draining: Uuids of the nodes that nothing is planned for.
     """
 
-    __slots__ = ("_hangs", "_health", "_hosts", "_keyed", "_load", "_rules", "rng")
+    __slots__ = ("_hangs", "_health", "_hosts", "_keyed", "_load", "_rules", "draining", "rng")
 
     def __init__(
         self,
@@ -42,6 +43,7 @@ class Planners:
         hosts: HostTable | None,
     ) -> None:
         self.rng = rng
+        self.draining: frozenset[str] = frozenset()
         self._health = health
         self._load = load
         self._hangs = hangs
@@ -53,9 +55,14 @@ class Planners:
 
     def make(self, snapshot: TopologySnapshot) -> Planner:
         """The planner of a snapshot."""
+        snapshot = self.seen(snapshot)
         if self._hosts is not None:
             return HostPlanner(snapshot, self._health, self._load, self.rng, self._hosts, self._rules)
         return Planner(snapshot, self._health, self._load, self.rng, hangs=self._hangs, keyed=self._keyed)
+
+    def seen(self, snapshot: TopologySnapshot) -> TopologySnapshot:
+        """A snapshot as plans are made from it."""
+        return snapshot.with_draining(self.draining) if self.draining else snapshot
 
 
 def _balancer(policy: str | BalancerPolicy) -> BalancerPolicy | None:

@@ -69,6 +69,7 @@ def sort(snapshot: TopologySnapshot, freshness: Mapping[str, Freshness]) -> Sort
     if not snapshot.leader_known(GROUP):
         return Sorted(fresh=members, equals=True)
     leader = snapshot.leader(GROUP)
+    leader = leader if leader in members else None
     replicas = [node for node in members if node is not leader]
     fresh = tuple(n for n in replicas if freshness.get(n.uuid, Freshness.FRESH) is Freshness.FRESH)
     return Sorted(leader, fresh, tuple(n for n in replicas if freshness.get(n.uuid) is Freshness.STALE))

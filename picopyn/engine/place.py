@@ -96,5 +96,9 @@ def _owner(key: ShardingKey, role: Role, planner: Planner, dialect: Dialect) -> 
         )
     plan = planner.for_bucket(key.tier, bucket, role, read=role is not Role.LEADER)
     if any(candidate.flavour == STRICT for candidate in plan.candidates):  # who holds it may run anything on it
-        return replace(plan, candidates=tuple(Candidate(candidate.node) for candidate in plan.candidates))
+        return replace(plan, candidates=tuple(map(_plain, plan.candidates)))
     return plan
+
+
+def _plain(candidate: Candidate) -> Candidate:
+    return Candidate(candidate.node) if candidate.flavour == STRICT else candidate

@@ -264,7 +264,7 @@ class Planner:
         leader, members = self.snapshot.leader(owner), self.snapshot.members(owner)
         unknown = role is Role.REPLICA and not self.snapshot.leader_known(owner)  # then nobody is known to be a replica
         others = () if unknown else [node for node in members if node != leader]
-        candidates = self._preferred(role, () if leader is None else (leader,), others)
+        candidates = self._preferred(role, () if leader is None else (leader,), others, self._keyed)
         if not candidates:
             wait = Wait.REPLICA if role is Role.REPLICA else Wait.LEADER
             return Plan((), reason, wait=wait, missing=(owner,), tier=tier)
@@ -276,9 +276,11 @@ class Planner:
         leaders = self._leaders(tier)
         return leaders, [node for node in self.snapshot.nodes(tier=tier) if node not in leaders]
 
-    def _preferred(self, role: Role, leaders: Iterable[Node], others: Iterable[Node]) -> tuple[Candidate, ...]:
+    def _preferred(
+        self, role: Role, leaders: Iterable[Node], others: Iterable[Node], leading: Flavour = PLAIN
+    ) -> tuple[Candidate, ...]:
         """Who may answer for a role, in order; those that do not lead need a connection for replica reads."""
-        first, then = self._living(leaders, PLAIN), self._living(others, REPLICA_READ)
+        first, then = self._living(leaders, leading), self._living(others, REPLICA_READ)
         if role is Role.ANY:
             groups = [first + then]
         elif role is Role.REPLICA:

@@ -26,6 +26,7 @@ from picopyn.engine.runtime import Link, Runtime, Waiter
 from picopyn.engine.terms import GOODBYE, Terms
 from picopyn.errors import AuthenticationFailed, Fault
 from picopyn.observe import CloseReason
+from picopyn.routing.balance import UNCONNECTED
 from picopyn.routing.health import Health, NodeState
 from picopyn.routing.host_table import HostTable
 from picopyn.routing.membership import reconcile
@@ -33,9 +34,6 @@ from picopyn.routing.plan import PLAIN, Candidate, Flavour
 from picopyn.routing.watch import Change, Watch
 from picopyn.settings import PoolSettings
 from picopyn.topology import Node, TopologySnapshot
-
-#: Load of a node without any connection: it comes after all that have one, for it may be hanging.
-_UNCONNECTED = 1_000_000
 
 #: A server that says so is alive: its connections go on, and nothing speaks against the node.
 _AWAKE = (Fault.OVERLOADED, Fault.AUTH)
@@ -185,7 +183,7 @@ class Cluster:
         pool = self._pools.by_key.get((uuid, PLAIN))
         slots = None if pool is None else pool.slots
         if slots is None or not slots.size:
-            return _UNCONNECTED
+            return UNCONNECTED
         return slots.load if self._pools.only_plain else sum(pool.slots.load for pool in self._pools.of(uuid))
 
     def is_ready(self, leaders: int | None, replicas: int | None) -> bool:

@@ -50,7 +50,10 @@ class Planners:
         self._hosts = hosts
         self._keyed: Flavour = STRICT if settings.strict_routing else PLAIN
         self._rules = ReadRules(
-            settings.fallback_master, settings.master_as_replica_weight, _balancer(settings.balancer_policy)
+            settings.fallback_master,
+            settings.master_as_replica_weight,
+            _balancer(settings.balancer_policy),
+            warmed=settings.min_size > 0,
         )
 
     def make(self, snapshot: TopologySnapshot) -> Planner:

@@ -22,7 +22,7 @@ _log = logging.getLogger("picopyn.observe")
 #: Why a connection was closed.
 CloseReason = Literal[
     "shutdown",  # the pool closes
-    "node_gone",  # its node left the topology, or moved
+    "node_gone",  # its node left the topology, moved, or is drained
     "excess",  # more than the sizes allow
     "idle",  # unused for too long
     "lifetime",  # open for too long
@@ -33,7 +33,7 @@ CloseReason = Literal[
 ]
 
 #: What the driver thinks of a node.
-NodeState = Literal["up", "suspect", "down"]
+NodeState = Literal["up", "suspect", "down", "draining"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -58,7 +58,7 @@ class NodeStats:
     Attributes:
         node: Uuid; `""` for a seed that is not known as a node yet.
         address: `host:port`.
-        state: `"up"`, `"suspect"` or `"down"`.
+        state: `"up"`, `"suspect"`, `"down"`, or `"draining"` after `drain`.
         size: Connections for callers, open or being opened: `idle + in_use + connecting`.
         idle: Open and free.
         in_use: Open and with a call or a holder.

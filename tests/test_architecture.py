@@ -84,6 +84,7 @@ EXCEPTIONS = {
     "picopyn.testing.picodata.planner.statement:Statement has too many attributes": "one per planned fact",
     "picopyn.testing.picodata.shape:Shape has too many attributes": "one per option of a cluster",
     "picopyn.topology.events:EventInstance has too many attributes": "one per fact of an instance",
+    "picopyn.topology.snapshot:Node has too many attributes": "one per fact of an instance",
 }
 
 

@@ -22,6 +22,7 @@ FACADES = ("asynchronous", "sync")
 _AT_ONCE = {
     "stats",
     "terminate",
+    "undrain",
     "update_topology_interval",
     "is_closed",
     "is_in_transaction",

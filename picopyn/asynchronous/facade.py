@@ -20,7 +20,7 @@ from picopyn.engine.executor import Executor
 from picopyn.engine.explain import explain
 from picopyn.engine.journal import Journal
 from picopyn.engine.loan import no_transactions
-from picopyn.engine.place import Place
+from picopyn.engine.place import Place, find
 from picopyn.engine.request import EXECUTEMANY, EXECUTEMANY_FRESHLY, Request
 from picopyn.engine.statistics import pool_stats
 from picopyn.engine.transaction import TransactionRun, new_request
@@ -38,6 +38,8 @@ T = TypeVar("T")
 
 #: How long `close` lets running calls finish when the caller does not say (seconds).
 CLOSE_GRACE = 10.0
+#: The same for `drain`.
+DRAIN_GRACE = 30.0
 
 
 class Life(Protocol):
@@ -145,7 +147,25 @@ class PoolFacade(Generic[L]):
         self._check_open()
         self._there(lambda: self._control.tracker.update_interval(seconds))
 
+    def undrain(self, node: str) -> None:
+        """Use a node again that was drained; it is connected to before it gets calls. Nothing happens to another one.
+
+        Args:
+            node: Name, uuid or address (`host:port`).
+
+        Raises:
+            NoNodeAvailable: The topology knows no such node.
+        """
+        self._check_open()
+        self._there(lambda: self._cluster.undrain(find(node, self._cluster.snapshot)))
+
     # inside
+
+    async def _drain(self, wanted: str, grace: float) -> None:
+        cluster = self._cluster
+        node = find(wanted, cluster.snapshot)
+        cluster.drain(node, grace)
+        await cluster.vacated(node.uuid)
 
     def _check_open(self) -> None:
         self._life.check_open()

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from picopyn.asynchronous.acquired import AcquiredConnection, Acquiring
 from picopyn.asynchronous.assembly import assemble
-from picopyn.asynchronous.facade import CLOSE_GRACE, PoolFacade, check_counts
+from picopyn.asynchronous.facade import CLOSE_GRACE, DRAIN_GRACE, PoolFacade, check_counts
 from picopyn.asynchronous.household import Household
 from picopyn.asynchronous.lifecycle import LAST_GRACE, Lifecycle
 from picopyn.asynchronous.transaction import PoolTransaction, attempt
@@ -152,7 +152,8 @@ class Pool(PoolFacade[Lifecycle]):
             query: Text with `$1`, `$2`, … for the arguments.
             *args: Arguments.
             timeout: Limit for the whole call: waiting, connecting, running (seconds). None: `command_timeout`.
-            role: `"leader"`, or `"prefer_leader"`: when the leader is away, a replica may answer a read.
+            role: Who may answer a read: `"leader"`, `"prefer_leader"` (it is away: a replica), `"replica"`,
+                `"prefer_replica"` or `"any"`. None: the pool's.
             idempotent: Your word on whether the statement may be sent twice after its connection broke.
 
         Returns:
@@ -266,8 +267,8 @@ class Pool(PoolFacade[Lifecycle]):
 
         Args:
             timeout: Longest wait (seconds); None: `acquire_timeout`.
-            role: Which nodes will do, `"leader"` or `"prefer_leader"`; None: the pool's role if it was given one, else
-                any node. Among them the load decides.
+            role: Which nodes will do, or come first; one that does not lead is for reads. None: the pool's role if it
+                was given one, else any node. Among them the load decides.
             node: Name, uuid or address (`host:port`) of the one node.
             key: A key whose owner it shall lead to.
             read_only: hasql's word: True for `role="replica"`, False for `role="leader"`.
@@ -435,6 +436,28 @@ class Pool(PoolFacade[Lifecycle]):
         """
         self._check_open()
         self._expire()
+
+    async def drain(self, node: str, *, grace: float = DRAIN_GRACE) -> None:
+        """Take a node out of use before it is stopped, without disturbing anybody; `undrain` takes it back.
+
+        From now on no call is sent there and no connection opened. Idle connections are closed at once, those in use
+        when they are given back, and what is left after the grace is dropped. Returns when callers have none there any
+        more; cancelled, it goes on by itself. Connections of the pool's own, by which it looks at the cluster, stay.
+
+        Where the node leads: a Picodata forwards its share through other nodes. Of PostgreSQL hosts none else takes
+        writes, so calls for the primary wait until another host is it, or for `undrain`.
+
+        Args:
+            node: Name, uuid or address (`host:port`).
+            grace: How long calls under way and borrowers may take (seconds), at least 0.
+
+        Raises:
+            NoNodeAvailable: The topology knows no such node.
+            ValueError: The grace is negative, or no number.
+        """
+        self._check_open()
+        check_grace(grace)
+        await self._drain(node, grace)
 
     async def refresh_topology(self) -> TopologySnapshot:
         """Look at the cluster now; what is returned is not older than the call.

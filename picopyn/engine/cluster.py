@@ -26,6 +26,7 @@ from picopyn.engine.runtime import Link, Runtime, Waiter
 from picopyn.engine.terms import GOODBYE, Terms
 from picopyn.errors import AuthenticationFailed, Fault
 from picopyn.observe import CloseReason
+from picopyn.routing.balance import UNCONNECTED
 from picopyn.routing.health import Health, NodeState
 from picopyn.routing.host_table import HostTable
 from picopyn.routing.membership import reconcile
@@ -34,11 +35,11 @@ from picopyn.routing.watch import Change, Watch
 from picopyn.settings import PoolSettings
 from picopyn.topology import Node, TopologySnapshot
 
-#: Load of a node without any connection: it comes after all that have one, for it may be hanging.
-_UNCONNECTED = 1_000_000
-
 #: A server that says so is alive: its connections go on, and nothing speaks against the node.
 _AWAKE = (Fault.OVERLOADED, Fault.AUTH)
+
+#: How long a connection may stay in use at a node that has left the cluster (seconds).
+LONGEST_STAY = 60.0
 
 #: How long the last tasks may take to end after everything was dropped (seconds); they need a few turns of the loop.
 _LAST_TURNS = 0.06
@@ -113,6 +114,11 @@ class Cluster:
         """All node pools."""
         return self._pools.live
 
+    @property
+    def draining_pools(self) -> tuple[NodePool, ...]:
+        """Those of draining nodes that still have connections."""
+        return tuple(pool for uuid in self._planners.draining for pool in self._pools.leaving(uuid))
+
     def adopt(self, snapshot: TopologySnapshot, look: int = 0) -> None:
         """Make a snapshot the current one: open and retire node pools, and let waiting calls plan again.
 
@@ -121,8 +127,8 @@ class Cluster:
             look: Number of the newest look that it shows; a look is counted once its result is here.
         """
         pooled = {pool.node.uuid: (pool.node.host, pool.node.port) for pool in self.pools}
-        membership = reconcile(pooled, snapshot.nodes())
         self.planner = self._planners.make(snapshot)
+        membership = reconcile(pooled, self.snapshot.nodes())
         for uuid in (*membership.leave, *(node.uuid for node in membership.move)):
             self._retire(uuid)
         joining = [*membership.join, *membership.move]
@@ -136,8 +142,32 @@ class Cluster:
 
     def confirm(self, snapshot: TopologySnapshot, look: int = 0) -> None:
         """A look at the cluster found nothing new: waiting calls plan again all the same; arguments as for `adopt`."""
-        self.planner.snapshot = snapshot
+        self.planner.snapshot = self._planners.seen(snapshot)
         self.changes.looked(look)
+
+    def drain(self, node: Node, grace: float) -> None:
+        """Send nothing to a node any more, until `undrain`; it may leave the cluster meanwhile, and come back.
+
+        Its idle connections are closed now, those in use when they are given back, and what is left then after the
+        grace (seconds).
+        """
+        self._planners.draining |= {node.uuid}
+        if node.reachable:
+            self._journal.node_changed(node, self.health.of(node.uuid).state.value, "draining", "drain() was called")
+        self.adopt(self.snapshot.with_draining(self._planners.draining))
+        self._limit_stay(node.uuid, grace)
+
+    def undrain(self, node: Node) -> None:
+        """Use a node again."""
+        if node.draining:
+            self._planners.draining -= {node.uuid}
+            self._journal.node_changed(node, "draining", "up", "undrain() was called")
+            self.adopt(self.snapshot.with_draining(self._planners.draining))
+
+    async def vacated(self, uuid: str) -> None:
+        """Wait until no connection for callers to a node that was drained is left."""
+        while self._pools.leaving(uuid) and uuid in self._planners.draining and not self.jobs.closed:
+            await self.changes.wait(None)
 
     def pool(self, candidate: Candidate) -> NodePool:
         """The pool of connections a candidate needs; made at first use."""
@@ -158,7 +188,7 @@ class Cluster:
         pool = self._pools.by_key.get((uuid, PLAIN))
         slots = None if pool is None else pool.slots
         if slots is None or not slots.size:
-            return _UNCONNECTED
+            return UNCONNECTED
         return slots.load if self._pools.only_plain else sum(pool.slots.load for pool in self._pools.of(uuid))
 
     def is_ready(self, leaders: int | None, replicas: int | None) -> bool:
@@ -249,6 +279,8 @@ class Cluster:
         if not (awake or special or self.jobs.closed or pool.retired):
             self._not_opened(pool.node, error)
         pool.refuse_waiters(error)
+        if pool.retired:
+            self.changes.ring()
         self._pools.try_again()
 
     def link_closed(self, pool: NodePool, link: Link, reason: CloseReason) -> None:
@@ -258,6 +290,8 @@ class Cluster:
             self.changes.ring()
         elif reason == "broken" and not pool.retired:
             self._suspect(pool.node, "a connection broke")
+        elif pool.retired:
+            self.changes.ring()  # somebody may wait for the last one
         elif self.health.is_up(pool.node.uuid):
             self._pools.warm(pool)
 
@@ -379,9 +413,31 @@ class Cluster:
     def _retire(self, uuid: str) -> None:
         self._probes.leave(uuid)
         stuck = [flight for pool in self.pools_of(uuid) for flight in self.flights.on(pool.slots.held)]
+        if uuid in self._planners.draining:  # it lives, and answers
+            self._pools.retire(uuid, "node_gone", polite=True)
+            return
         self._pools.retire(uuid, "node_gone")
+        self._limit_stay(uuid, LONGEST_STAY)
         if self._hangs and stuck:
             self.jobs.spawn(self.flights.end_if_stuck(stuck, NODE_LEFT), "picopyn stuck calls")
+
+    def _limit_stay(self, uuid: str, seconds: float) -> None:
+        """Connections that are still in use at a node that is left end at last."""
+        leaving = self._pools.leaving(uuid)
+        if leaving:
+            drained = uuid in self._planners.draining
+            stay = self._end_stay(uuid, leaving, self.runtime.now() + seconds, drained=drained)
+            self.jobs.spawn(stay, "picopyn end of stay")
+
+    async def _end_stay(self, uuid: str, pools: list[NodePool], deadline: float, *, drained: bool) -> None:
+        try:
+            while any(pool.slots.occupied for pool in pools):
+                await self.changes.wait(deadline)
+        except TimeoutError:
+            if drained and uuid not in self._planners.draining:
+                return  # it is used again
+            for pool in pools:
+                pool.terminate_all("node_gone")
 
     # nodes
 

@@ -389,7 +389,8 @@ class Executor:
             return False
         if request.row_by_row:
             return True
-        spread = request.plan is not None and not request.plan.direct
+        plan = request.plan
+        spread = plan is not None and not (plan.direct or plan.one_owner)
         return spread and self._dialect.is_partial(getattr(error, "sqlstate", None), str(error))
 
     def _repeatable(self, request: Request) -> bool:

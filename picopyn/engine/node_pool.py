@@ -236,7 +236,7 @@ class NodePool:
         """Part with connections whose life has ended; those in use leave when they are given back."""
         with self._lock:
             idle = self.slots.expire(now, "lifetime")
-        self._close(idle)
+        self.say_goodbye(idle)
 
     def discard_broken(self) -> None:
         """Find out which idle connections have ended; who is told of it, is told as always."""
@@ -249,21 +249,21 @@ class NodePool:
         """The same for all connections, whatever their age."""
         with self._lock:
             idle = self.slots.expire_all("lifetime")
-        self._close(idle)
+        self.say_goodbye(idle)
 
     def expire_unused(self, now: float, longest: float) -> None:
         """Part with connections that nobody has used for so long, as far as looks like this one have seen it."""
         with self._lock:
             idle = self.slots.expire_unused(now - longest, "idle")
             self.slots.cool(now)
-        self._close(idle)
+        self.say_goodbye(idle)
 
     def give_up_one(self) -> None:
         """Part with an idle connection because another pool needs its place more."""
         with self._lock:
             spare = self.slots.spare("excess")
         if spare is not None:
-            self._close([spare], SHORT_GOODBYE)
+            self.say_goodbye([spare], SHORT_GOODBYE)
 
     def owe_one(self) -> None:
         """Part with the connection that is given back next, if its place is still needed then."""
@@ -297,7 +297,7 @@ class NodePool:
 
     def _give_or_part(self, link: Link) -> None:
         if self._must_leave(link):
-            self._close([link])
+            self.say_goodbye([link])
             self.grow()
             return
         with self._lock:
@@ -328,7 +328,7 @@ class NodePool:
                 self.slots.owe("excess")
             return leaves
 
-    def _close(self, links: list[Link], patience: float = GOODBYE) -> None:
+    def say_goodbye(self, links: list[Link], patience: float = GOODBYE) -> None:
         """Say goodbye in the background to connections that are leaving."""
         runtime, jobs = self._terms.runtime, self._terms.jobs
         for link in links:
@@ -399,7 +399,7 @@ class NodePool:
                 self.slots.opened_in_vain(link, useless)
         self._terms.listener.link_opened(self, link, seconds)
         if not useful:
-            self._close([link])
+            self.say_goodbye([link])
         self._hand_over(waiter, link)
         self.grow()
         self._terms.ask_again()

@@ -128,13 +128,27 @@ class NodePools:
         for pool in self._live.values():
             self.warm(pool)
 
-    def retire(self, uuid: str, reason: CloseReason) -> None:
-        """A node has left: its idle connections are dropped, those in use when they are given back."""
+    def retire(self, uuid: str, reason: CloseReason, *, polite: bool = False) -> None:
+        """A node has left: its idle connections are dropped, those in use when they are given back.
+
+        Args:
+            uuid: The node.
+            reason: Why they are closed.
+            polite: It lives: say goodbye.
+        """
         for flavour in _PURPOSES:
             pool = self._live.pop((uuid, flavour), None)
             if pool is not None:
                 self._retired.add(pool)
-                _drop(pool.retire(reason))
+                idle = pool.retire(reason)
+                if polite:
+                    pool.say_goodbye(idle)
+                else:
+                    _drop(idle)
+
+    def leaving(self, uuid: str) -> list[NodePool]:
+        """The retired pools of a node that still have connections."""
+        return [pool for pool in self.all() if pool.retired and pool.node.uuid == uuid and pool.slots.occupied]
 
     def retire_all(self, reason: CloseReason) -> list[Link]:
         """Everything ends.

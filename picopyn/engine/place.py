@@ -53,19 +53,34 @@ class Place:
             UsageError: The key's bucket cannot be computed.
         """
         if self.node is not None:
-            return _at(self.node, planner.snapshot)
+            return _at(find(self.node, planner.snapshot))
         if self.key is not None:
             return _owner(self.key, self.role or Role.LEADER, planner, dialect)
         return planner.anywhere(self.role, fallback=self.fallback_master, weight=self.master_as_replica_weight)
 
 
-def _at(wanted: str, snapshot: TopologySnapshot) -> Plan:
+def find(wanted: str, snapshot: TopologySnapshot) -> Node:
+    """The node that somebody means.
+
+    Args:
+        wanted: Its name, uuid or address (`host:port`).
+        snapshot: The cluster as last seen.
+
+    Raises:
+        NoNodeAvailable: The topology knows no such node.
+    """
     nodes = snapshot.all_nodes()
     for node in nodes:
         if wanted in (node.name, node.uuid, node.address):
-            return Plan((Candidate(node),), "any") if node.online and node.host else Plan((), "any", wait=Wait.NODES)
+            return node
     known = {node.address: _named(node) for node in nodes}
     raise NoNodeAvailable(f"the topology knows no node {wanted!r}, by name, uuid or address", known)
+
+
+def _at(node: Node) -> Plan:
+    if node.draining:
+        raise NoNodeAvailable(f"{node.name} ({node.address}) is draining: drain() was called; undrain() takes it back")
+    return Plan((Candidate(node),), "any") if node.reachable else Plan((), "any", wait=Wait.NODES)
 
 
 def _named(node: Node) -> str:
@@ -81,5 +96,9 @@ def _owner(key: ShardingKey, role: Role, planner: Planner, dialect: Dialect) -> 
         )
     plan = planner.for_bucket(key.tier, bucket, role, read=role is not Role.LEADER)
     if any(candidate.flavour == STRICT for candidate in plan.candidates):  # who holds it may run anything on it
-        return replace(plan, candidates=tuple(Candidate(candidate.node) for candidate in plan.candidates))
+        return replace(plan, candidates=tuple(map(_plain, plan.candidates)))
     return plan
+
+
+def _plain(candidate: Candidate) -> Candidate:
+    return Candidate(candidate.node) if candidate.flavour == STRICT else candidate

@@ -28,9 +28,10 @@ class Planners:
     Attributes:
         hosts: See above.
         rng: Source of randomness.
+        draining: Uuids of the nodes that nothing is planned for.
     """
 
-    __slots__ = ("_hangs", "_health", "_keyed", "_load", "_rules", "hosts", "rng")
+    __slots__ = ("_hangs", "_health", "_keyed", "_load", "_rules", "draining", "hosts", "rng")
 
     def __init__(
         self,
@@ -43,20 +44,29 @@ class Planners:
         hosts: HostTable | None,
     ) -> None:
         self.rng = rng
+        self.draining: frozenset[str] = frozenset()
         self._health = health
         self._load = load
         self._hangs = hangs
         self.hosts = hosts
         self._keyed: Flavour = STRICT if settings.strict_routing else PLAIN
         self._rules = ReadRules(
-            settings.fallback_master, settings.master_as_replica_weight, _balancer(settings.balancer_policy)
+            settings.fallback_master,
+            settings.master_as_replica_weight,
+            _balancer(settings.balancer_policy),
+            warmed=settings.min_size > 0,
         )
 
     def make(self, snapshot: TopologySnapshot) -> Planner:
         """The planner of a snapshot."""
+        snapshot = self.seen(snapshot)
         if self.hosts is not None:
             return HostPlanner(snapshot, self._health, self._load, self.rng, self.hosts, self._rules)
         return Planner(snapshot, self._health, self._load, self.rng, hangs=self._hangs, keyed=self._keyed)
+
+    def seen(self, snapshot: TopologySnapshot) -> TopologySnapshot:
+        """A snapshot as plans are made from it."""
+        return snapshot.with_draining(self.draining) if self.draining else snapshot
 
 
 def _balancer(policy: str | BalancerPolicy) -> BalancerPolicy | None:

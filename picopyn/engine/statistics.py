@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from picopyn.engine.cluster import Cluster
 from picopyn.engine.journal import Journal
 from picopyn.engine.tallies import Tallies
 from picopyn.routing.host_table import HostTable
+from picopyn.routing.slots import Slots
 from picopyn.routing.staleness import Freshness
 from picopyn.stats import HostStats, MetadataStats, NodeStats, PoolStats, TopologyStats
 from picopyn.topology import Node
@@ -23,23 +26,28 @@ def pool_stats(
 
 
 def _nodes(cluster: Cluster) -> list[NodeStats]:
-    nodes = {node.uuid: node for node in cluster.snapshot.nodes()}
+    nodes = {node.uuid: node for node in cluster.snapshot.all_nodes() if node.reachable or node.draining}
+    pools = [*cluster.pools, *cluster.draining_pools]
     nodes.update((pool.node.uuid, pool.node) for pool in cluster.pools)
     leaders = {node.uuid for node in cluster.snapshot.nodes(role="leader")}
     return [
-        NodeStats(
-            node=uuid,
-            address=node.address,
-            state=cluster.health.of(uuid).state.value,
-            role="leader" if uuid in leaders else "replica" if _follows(cluster, node) else None,
-            idle=sum(len(pool.slots.idle) for pool in cluster.pools if pool.node.uuid == uuid),
-            in_use=sum(len(pool.slots.held) for pool in cluster.pools if pool.node.uuid == uuid),
-            connecting=sum(pool.slots.opening for pool in cluster.pools if pool.node.uuid == uuid),
-            waiting=sum(len(pool.slots.waiters) for pool in cluster.pools if pool.node.uuid == uuid),
-            host=_host(cluster.hosts, uuid),
-        )
+        _node(cluster, node, uuid in leaders, [pool.slots for pool in pools if pool.node.uuid == uuid])
         for uuid, node in nodes.items()
     ]
+
+
+def _node(cluster: Cluster, node: Node, leads: bool, slots: list[Slots[Any, Any]]) -> NodeStats:
+    return NodeStats(
+        node=node.uuid,
+        address=node.address,
+        state="draining" if node.draining else cluster.health.of(node.uuid).state.value,
+        role="leader" if leads else "replica" if _follows(cluster, node) else None,
+        idle=sum(len(each.idle) for each in slots),
+        in_use=sum(len(each.held) for each in slots),
+        connecting=sum(each.opening for each in slots),
+        waiting=sum(len(each.waiters) for each in slots),
+        host=_host(cluster.hosts, node.uuid),
+    )
 
 
 def _follows(cluster: Cluster, node: Node) -> bool:

@@ -11,6 +11,8 @@ from typing import TypeVar
 
 N = TypeVar("N")
 
+#: Load of a node without any connection: it comes after all that have one, for it may be hanging.
+UNCONNECTED = 1_000_000
 #: Above this many equals, two are drawn at random and the less loaded one goes first, instead of looking at all.
 MANY = 8
 

@@ -14,7 +14,7 @@ from random import Random
 from typing import Final
 
 from picopyn.errors import UsageError
-from picopyn.routing.balance import lightest
+from picopyn.routing.balance import UNCONNECTED, lightest
 from picopyn.routing.balance_policies import BalancerPolicy, Equals
 from picopyn.routing.health import Health
 from picopyn.routing.host_roles import GROUP
@@ -39,11 +39,13 @@ class ReadRules:
         fallback_master: Where there is no fresh replica, the primary answers.
         master_weight: Probability (0 … 1) with which the primary counts as one of the fresh replicas.
         policy: Chooses among equals; None: the least loaded.
+        warmed: Connections are made without calls, so a host that has none yet need not be chosen to get one.
     """
 
     fallback_master: bool = False
     master_weight: float = 0.0
     policy: BalancerPolicy | None = None
+    warmed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +71,7 @@ def sort(snapshot: TopologySnapshot, freshness: Mapping[str, Freshness]) -> Sort
     if not snapshot.leader_known(GROUP):
         return Sorted(fresh=members, equals=True)
     leader = snapshot.leader(GROUP)
+    leader = leader if leader in members else None
     replicas = [node for node in members if node is not leader]
     fresh = tuple(n for n in replicas if freshness.get(n.uuid, Freshness.FRESH) is Freshness.FRESH)
     return Sorted(leader, fresh, tuple(n for n in replicas if freshness.get(n.uuid) is Freshness.STALE))
@@ -194,9 +197,18 @@ class HostPlanner(Planner):
         policy = self._rules.policy
         if policy is None:
             return ring.plan(lightest(ring.uuids, self._load, self._rng))
-        if len(ring.nodes) == 1:
-            return ring.plan(0)
-        chosen = policy(Equals(ring.nodes, self._load, self._table.latency, next(self._turns[role]), self._rng))
-        if not 0 <= chosen < len(ring.nodes):
-            raise UsageError(f"the balancer policy chose {chosen!r} of {len(ring.nodes)} hosts")
-        return ring.plan(chosen)
+        ready = self._ready(ring)
+        if len(ready) == 1:
+            return ring.plan(ready[0])
+        nodes = tuple(map(ring.nodes.__getitem__, ready))
+        chosen = policy(Equals(nodes, self._load, self._table.latency, next(self._turns[role]), self._rng))
+        if not 0 <= chosen < len(nodes):
+            raise UsageError(f"the balancer policy chose {chosen!r} of {len(nodes)} hosts")
+        return ring.plan(ready[chosen])
+
+    def _ready(self, ring: Ring) -> Sequence[int]:
+        """Positions of the hosts that have a connection, where they get one anyway; else all."""
+        everybody = range(len(ring.nodes))
+        if not self._rules.warmed:
+            return everybody
+        return [n for n in everybody if self._load(ring.uuids[n]) < UNCONNECTED] or everybody

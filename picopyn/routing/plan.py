@@ -12,7 +12,7 @@ side, where it holds no connection and no slot of a healthy server.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from random import Random
 from typing import Final, Literal
@@ -88,6 +88,7 @@ class Plan:
         wait: Why the call must wait for a change first.
         missing: Replicasets without a reachable leader that the call waits for (their uuids).
         tier: The tier whose rows the statement touches; None when it is not known, or when there are none.
+        one_owner: Although it is forwarded, exactly one replicaset takes part: what that refuses has not happened.
     """
 
     candidates: tuple[Candidate, ...]
@@ -96,6 +97,7 @@ class Plan:
     wait: Wait | None = None
     missing: tuple[str, ...] = ()
     tier: str | None = None
+    one_owner: bool = False
 
 
 class Planner:
@@ -239,7 +241,7 @@ class Planner:
         plans: dict[str | None, Plan] = {
             uuid: Plan((Candidate(leader, self._keyed),), reason, direct=True, tier=tier)
             for uuid, leader in leaders.items()
-            if leader is not None and leader.host
+            if leader is not None and leader.reachable
         }
         shard_map = self.snapshot.shard_map(tier)
         return () if shard_map is None else (*map(plans.get, shard_map.owners), None)
@@ -262,7 +264,7 @@ class Planner:
         leader, members = self.snapshot.leader(owner), self.snapshot.members(owner)
         unknown = role is Role.REPLICA and not self.snapshot.leader_known(owner)  # then nobody is known to be a replica
         others = () if unknown else [node for node in members if node != leader]
-        candidates = self._preferred(role, () if leader is None else (leader,), others)
+        candidates = self._preferred(role, () if leader is None else (leader,), others, self._keyed)
         if not candidates:
             wait = Wait.REPLICA if role is Role.REPLICA else Wait.LEADER
             return Plan((), reason, wait=wait, missing=(owner,), tier=tier)
@@ -274,9 +276,11 @@ class Planner:
         leaders = self._leaders(tier)
         return leaders, [node for node in self.snapshot.nodes(tier=tier) if node not in leaders]
 
-    def _preferred(self, role: Role, leaders: Iterable[Node], others: Iterable[Node]) -> tuple[Candidate, ...]:
+    def _preferred(
+        self, role: Role, leaders: Iterable[Node], others: Iterable[Node], leading: Flavour = PLAIN
+    ) -> tuple[Candidate, ...]:
         """Who may answer for a role, in order; those that do not lead need a connection for replica reads."""
-        first, then = self._living(leaders, PLAIN), self._living(others, REPLICA_READ)
+        first, then = self._living(leaders, leading), self._living(others, REPLICA_READ)
         if role is Role.ANY:
             groups = [first + then]
         elif role is Role.REPLICA:
@@ -291,10 +295,10 @@ class Planner:
 
     def _without_leader(self, tier: str, owner: str, role: Role, *, read: bool) -> Plan:
         leader = self.snapshot.leader(owner)
-        if leader is not None and not leader.host:  # alive, but not for us to dial: others forward to it
-            return self.spread(tier, "no_map")
+        if leader is not None and not leader.reachable:  # alive, but not for us to dial: others forward to it
+            return replace(self.spread(tier, "no_map"), one_owner=True)
         if not self.snapshot.leader_known(owner) and not self._suspects(owner):
-            return self._guess(tier, owner)
+            return replace(self._guess(tier, owner), one_owner=True)
         if role is Role.PREFER_LEADER and read:
             plan = self._among(self._followers(owner), "replica_read", REPLICA_READ, direct=True, tier=tier)
             if plan.wait is None:
@@ -317,7 +321,7 @@ class Planner:
         ]
 
     def _usable(self, node: Node) -> bool:
-        return node.online and bool(node.host)
+        return node.reachable
 
     def _suspects(self, owner: str) -> bool:
         """Whether a member that may be the unknown leader of a replicaset is not reachable."""

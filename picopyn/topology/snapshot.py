@@ -8,7 +8,7 @@ in the next one.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 from picopyn.topology.shard_map import ShardMap
@@ -33,6 +33,7 @@ class Node:
         current_state: The server's word.
         target_state: The server's word.
         incarnation: Grows with every start; None when unknown.
+        draining: This client was told to keep away from it; the cluster knows nothing of that.
     """
 
     uuid: str
@@ -47,6 +48,7 @@ class Node:
     current_state: str = ""
     target_state: str = ""
     incarnation: int | None = None
+    draining: bool = False
 
     @property
     def address(self) -> str:
@@ -57,8 +59,8 @@ class Node:
 
     @property
     def reachable(self) -> bool:
-        """Online, and with an address to dial."""
-        return self.online and bool(self.host)
+        """Online, with an address to dial, and not draining."""
+        return self.online and bool(self.host) and not self.draining
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +147,14 @@ class TopologySnapshot:
         twin.version, twin.refreshed_at = self.version, refreshed_at
         return twin
 
+    def with_draining(self, uuids: frozenset[str]) -> TopologySnapshot:
+        """The same cluster, with exactly these nodes draining."""
+        nodes = self._facts.nodes
+        changed = {u: replace(n, draining=u in uuids) for u, n in nodes.items() if n.draining is not (u in uuids)}
+        if not changed:
+            return self
+        return TopologySnapshot(replace(self._facts, nodes={**nodes, **changed}), self.version, self.refreshed_at)
+
     # Buckets
 
     def owner(self, tier: str, bucket: int) -> str | None:
@@ -215,7 +225,7 @@ class TopologySnapshot:
         return tuple(sorted(self._facts.nodes.values(), key=lambda n: (n.name, n.uuid)))
 
     def nodes(self, role: str | None = None, tier: str | None = None) -> tuple[Node, ...]:
-        """Online nodes with an address, by name.
+        """Online nodes with an address that are not draining, by name.
 
         Args:
             role: `"leader"`, `"replica"`, or `"any"` (the same as None). A node of a replicaset whose leader

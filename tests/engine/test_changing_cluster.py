@@ -188,3 +188,52 @@ async def test_the_pause_after_many_rounds_is_the_longest_one() -> None:
     world.cluster.changes.ring()
     await pause
     world.cluster.terminate()
+
+
+async def test_a_node_that_comes_is_connected_to_before_it_gets_calls(world: World) -> None:
+    """It may be Online and not answer yet: calls that may run elsewhere do not wait for it."""
+    world.cluster.adopt(two_by_two(leaders={"r2": "i22"}, offline=("i21",)))
+    await settle()
+    world.servers["i21"].freeze()
+    world.cluster.adopt(two_by_two())
+    await settle()
+    assert [await world.call(SCAN, number) for number in range(10)] == ["i11"] * 10
+    assert world.servers["i21"].calls == []
+    world.servers["i21"].thaw()
+    await world.warm()
+    assert {await world.call(SCAN, number) for number in range(50)} == {"i11", "i21"}
+
+
+async def test_a_drained_node_is_forwarded_to_and_its_queue_goes_elsewhere(world: World) -> None:
+    """The call under way ends in its own time; the one that waited for the connection is sent on."""
+    world.servers["i11"].answers = [HANG]
+    node = next(node for node in two_by_two().all_nodes() if node.uuid == "i11")
+    busy = world.call(WRITE, AT_R1)
+    await settle()
+    queued = world.call(WRITE, AT_R1)
+    await settle()
+    world.cluster.drain(node, 1000.0)
+    emptied = asyncio.create_task(world.cluster.vacated("i11"))
+    assert await queued == "i21"
+    assert await world.call(READ, AT_R1, role=Role.PREFER_LEADER) == "i21"
+    assert not emptied.done()
+    next(iter(world.servers["i11"].for_callers)).reply("done")
+    assert await busy == "done"
+    await emptied
+    assert not world.servers["i11"].for_callers
+    world.cluster.adopt(two_by_two(), 5)  # what the cluster says changes nothing
+    assert await world.call(WRITE, AT_R1) == "i21"
+    world.cluster.undrain(world.cluster.snapshot.node("i11") or node)
+    await world.warm()
+    assert await world.call(WRITE, AT_R1) == "i11"
+
+
+async def test_all_nodes_drained_is_waited_out(world: World) -> None:
+    """Nothing fails at once; whoever comes back first answers."""
+    for node in two_by_two().all_nodes():
+        world.cluster.drain(node, 1000.0)
+    call = world.call(READ, AT_R1)
+    await settle()
+    assert not call.done()
+    world.cluster.undrain(next(node for node in world.cluster.snapshot.all_nodes() if node.uuid == "i11"))
+    assert await call == "i11"

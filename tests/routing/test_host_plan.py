@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from picopyn.errors import UsageError
+from picopyn.routing.balance import UNCONNECTED
 from picopyn.routing.balance_policies import POLICIES, BalancerPolicy, Equals, latency_weights
 from picopyn.routing.host_plan import HostPlanner, ReadRules, Sorted, groups
 from picopyn.routing.host_table import HostTable
@@ -229,3 +230,19 @@ def test_a_policy_of_ones_own() -> None:
     assert seen == [("b", "c")]
     with pytest.raises(UsageError, match="chose 7 of 2 hosts"):
         hosts(lambda _: 7).for_host(Role.REPLICA)
+
+
+def test_a_policy_chooses_among_hosts_that_are_connected() -> None:
+    """One that has just come may hang; it is chosen once it has a connection, which it gets anyway."""
+    load = {"b": UNCONNECTED}
+    rules = ReadRules(policy=POLICIES["round_robin"], warmed=True)
+    made = planner(table(None, a=primary(), b=standby(), c=standby()), "abc", rules, loads=load)
+
+    def chosen() -> set[str]:
+        return {names(made.for_host(Role.REPLICA))[0] for _ in range(6)}
+
+    assert chosen() == {"c"}
+    load["c"] = UNCONNECTED  # then it makes no difference
+    assert chosen() == {"b", "c"}
+    load["b"] = load["c"] = 0
+    assert chosen() == {"b", "c"}

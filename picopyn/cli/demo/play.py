@@ -7,7 +7,7 @@ import time
 
 from picopyn import __version__
 from picopyn.asynchronous import Pool
-from picopyn.cli.demo import act_kill, act_load, act_move, verification
+from picopyn.cli.demo import act_kill, act_load, act_move, act_switch, verification
 from picopyn.cli.demo.pictures import promises_picture, topology_picture
 from picopyn.cli.demo.promises import Promise, exit_code
 from picopyn.cli.demo.screen import Screen
@@ -62,6 +62,7 @@ async def _acts(cluster: PicodataCluster, screen: Screen, pace: Pace, began: flo
         callers = stage.mixed_callers([stage.numbers(_ROWS_PER_CALLER) for _ in range(pace.callers)])
         promises = await act_load.play(stage, callers)
         promises += await act_move.play(stage, callers)
+        promises += await act_switch.play(stage, callers)
         kept, contrast = await act_kill.play(stage)
     audit = stage.ledger.audit(await asyncio.to_thread(lambda: list(verification.stored(cluster))))
     return [*promises, *kept, verification.promise(audit)], contrast

@@ -30,6 +30,7 @@ async def timed(pool: Any, hot: str, latencies: list[float]) -> None:
     latencies.append(time.perf_counter() - began)
 
 
+@pytest.mark.timeout(900)
 async def test_thousands_of_texts_leave_a_used_one_alone(
     picopyn_cluster_factory: Factory, open_pool: OpenPool, full_size: bool, measured: Callable[[str, object], None]
 ) -> None:
@@ -51,9 +52,10 @@ async def test_thousands_of_texts_leave_a_used_one_alone(
         text = f"UPDATE {table} SET v = v + 1 WHERE id = $1 AND v >= -{number}"
         assert await pool.execute(text, 1) == "UPDATE 1"
         await timed(pool, hot, beside)
-        known = pool.stats().metadata
-        assert known.pending <= size
-        assert known.cached <= size
+        if number % 20 == 0:
+            known = pool.stats().metadata
+            assert known.pending <= size
+            assert known.cached <= size
     measured("seconds", time.perf_counter() - began)
     measured("hot call alone p50, p99 (ms)", (quantile(alone, 0.5), quantile(alone, 0.99)))
     measured("hot call beside p50, p99 (ms)", (quantile(beside, 0.5), quantile(beside, 0.99)))

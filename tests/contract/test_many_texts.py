@@ -61,7 +61,7 @@ async def test_thousands_of_texts_leave_a_used_one_alone(
     measured("hot call beside p50, p99 (ms)", (quantile(beside, 0.5), quantile(beside, 0.99)))
     assert await pool.fetchval(f"SELECT v FROM {table} WHERE id = 1") == texts
     stats = pool.stats()
-    assert stats.texts[hot].calls == {"keyed": len(alone) + len(beside)}
+    assert stats.texts[hot].direct >= 0.9 * (len(alone) + len(beside))  # all, unless its connection had to be renewed
     assert len(stats.texts) <= size + 1
     cluster.execute(f"DROP TABLE {table}")
 

@@ -78,6 +78,7 @@ async def one_call(pool: Any, statements: Statements, verb: str, keys: list[int]
         assert (await pool.execute(statements.texts[verb], *args)).endswith(" 1")
 
 
+@pytest.mark.timeout(900)
 async def test_a_mix_of_statements_by_key_is_direct_and_never_refused(
     picopyn_cluster_factory: Factory, open_pool: OpenPool, full_size: bool, measured: Callable[[str, object], None]
 ) -> None:

@@ -46,11 +46,12 @@ class PreparedStatementMetadata:
 class QueryMetadataCache:
     """Metadata by exact statement text, at most `size` texts, those without metadata included.
 
-    The oldest entry leaves when the cache is full; a look-up changes nothing, so a hit costs one look-up in a
-    dict. Owned by one metadata service, used in its loop only.
+    The oldest entry leaves when the cache is full, unless it was used meanwhile: then it counts as new. A look-up
+    changes nothing, so a hit costs one look-up in a dict; whoever uses the entries says which are in use. Owned by one
+    metadata service, used in its loop only.
     """
 
-    __slots__ = ("_entries", "_size", "on_forgotten")
+    __slots__ = ("_entries", "_size", "in_use", "on_forgotten")
 
     def __init__(self, size: int) -> None:
         """Make an empty cache.
@@ -61,6 +62,7 @@ class QueryMetadataCache:
         Attributes:
             on_forgotten: Told of every text whose entry left or was replaced, and None when all did; for whoever keeps
                 something that was made from an entry.
+            in_use: Whether a text was used since this was asked last.
 
         Raises:
             ValueError: `size` is below 1.
@@ -68,6 +70,7 @@ class QueryMetadataCache:
         self._entries: dict[str, PreparedStatementMetadata | None] = {}
         self._size = _checked(size)
         self.on_forgotten: Callable[[str | None], None] = _nobody_listens
+        self.in_use: Callable[[str], bool] = _not_used
 
     @property
     def size(self) -> int:
@@ -131,8 +134,19 @@ class QueryMetadataCache:
         self._shrink()
 
     def _shrink(self) -> None:
+        chances = len(self._entries) - 1  # the newest is not asked about: it was not used yet
         while len(self._entries) > self._size:
-            self.evict(next(iter(self._entries)))
+            oldest = next(iter(self._entries))
+            chances -= 1
+            if chances > 0 and self.in_use(oldest):
+                self._entries[oldest] = self._entries.pop(oldest)
+            else:
+                self.evict(oldest)
+
+
+def _not_used(query: str) -> bool:
+    """Nobody says that a text is used."""
+    return False
 
 
 def _nobody_listens(query: str | None) -> None:

@@ -62,6 +62,30 @@ def test_the_oldest_entry_leaves_when_the_cache_is_full() -> None:
     assert list(cache) == ["b", "c"]
 
 
+def test_what_is_in_use_is_not_crowded_out() -> None:
+    """A text that was used since it was asked last gets another round; when all are, the oldest leaves all the same."""
+    cache = QueryMetadataCache(3)
+    asked = []
+    used = {"hot"}
+
+    def in_use(query: str) -> bool:
+        asked.append(query)
+        return query in used
+
+    cache.in_use = in_use
+    cache.set("hot", metadata("hot"))
+    for number in range(1000):
+        cache.set(f"once {number}", metadata("once"))
+        assert cache.get("hot") is not None
+        assert len(cache) <= 3
+    assert len(asked) <= 2 * 1000
+    used |= {"a", "b", "c", "once 999", "once 998"}
+    for query in "abc":
+        cache.set(query, metadata(query))
+    assert len(cache) == 3
+    assert cache.get("c") is not None
+
+
 def test_shrinking_forgets_the_oldest() -> None:
     """`resize` works at once in both directions."""
     cache = QueryMetadataCache(4)

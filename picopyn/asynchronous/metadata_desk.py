@@ -25,12 +25,14 @@ class Job:
         query: The text.
         answer: Done when it is settled; None when there is nothing to tell.
         urgent: Whether somebody waits for it.
+        again: Whether it came again while it waited here.
         outdated: The text was evicted meanwhile: what is learned must not be kept.
     """
 
     query: str
     answer: asyncio.Future[PreparedStatementMetadata | None]
     urgent: bool = False
+    again: bool = False
     outdated: bool = False
 
 
@@ -48,11 +50,12 @@ class Check:
 
 
 class Desk:
-    """Jobs by text, at most one each; urgent ones first, checks last."""
+    """Jobs by text, at most one each; urgent ones first, then those that came again; checks last."""
 
     def __init__(self) -> None:
         self._jobs: dict[str, Job] = {}
         self._urgent: deque[Job] = deque()
+        self._again: deque[Job] = deque()
         self._background: deque[Job] = deque()
         self._checks: deque[Check] = deque()
 
@@ -86,6 +89,21 @@ class Desk:
             self._urgent.append(job)  # it also stays in the other queue, where it will be found settled
         return job
 
+    def prefer(self, job: Job) -> None:
+        """A text came again while it waits: it is worth more than those that came once."""
+        if not job.again and not job.urgent:
+            job.again = True
+            self._again.append(job)  # it also stays in the other queue, where it will be found settled
+
+    def make_room(self) -> bool:
+        """Give up the oldest text that came only once; False when there is none."""
+        while self._background:
+            job = self._background.popleft()
+            if not (job.answer.done() or job.urgent or job.again):
+                self.settle(job, None)
+                return True
+        return False
+
     def claim(self, query: str) -> Job:
         """A job that is under way at once and in no queue."""
         job = self._jobs[query] = Job(query, asyncio.get_running_loop().create_future())
@@ -97,7 +115,7 @@ class Desk:
 
     def next(self) -> Job | Check | None:
         """What to do next; a job stays pending until it is settled."""
-        for queue in (self._urgent, self._background):
+        for queue in (self._urgent, self._again, self._background):
             while queue:
                 job = queue.popleft()
                 if not job.answer.done():

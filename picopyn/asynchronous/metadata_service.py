@@ -188,9 +188,15 @@ class QueryMetadataService:
 
     # Memory
 
-    def tell_forgotten(self, listener: Callable[[str | None], None]) -> None:
-        """Tell somebody of every text whose metadata left or was replaced; None stands for all texts."""
+    def tell_forgotten(self, listener: Callable[[str | None], None], in_use: Callable[[str], bool]) -> None:
+        """Tell somebody of every text whose metadata left or was replaced; None stands for all texts.
+
+        Args:
+            listener: Who is told.
+            in_use: Whether a text was used since this was asked last: then another one leaves a full cache.
+        """
         self._cache.on_forgotten = listener
+        self._cache.in_use = in_use
 
     def evict(self, query: str) -> None:
         """Forget a text, as after a stale-plan error; it may be asked about again at once."""
@@ -265,11 +271,17 @@ class QueryMetadataService:
     # The worker
 
     def _begin(self, query: str) -> None:
-        if self._desk.find(query) is None and self._desk.pending >= self._cache.size:
+        job = self._desk.find(query)
+        if job is not None:
+            self._desk.prefer(job)
+        elif self._desk.pending < self._cache.size:
+            self._desk.open(query)
+        elif self._rules.comes_again(query) and self._desk.make_room():
+            self._desk.prefer(self._desk.open(query))
+        else:
             self._counts["skipped"] += 1
             _LOG.debug("%d discoveries are pending, another text is left for later", self._desk.pending)
             return
-        self._desk.open(query)
         self._ensure_worker()
 
     def _ensure_worker(self) -> None:

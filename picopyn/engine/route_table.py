@@ -32,11 +32,13 @@ class CompiledRoute:
         plans: Bucket → the plan of its calls, or None; None as a whole while nobody has asked the planner. Whoever sets
             it takes it away when there is a new planner.
         tally: Reason → calls of the text.
+        calls: How many there were when it was last asked whether the text is in use.
     """
 
     __slots__ = (
         "bucket",
         "buckets",
+        "calls",
         "check_in",
         "limit",
         "metadata",
@@ -68,6 +70,7 @@ class CompiledRoute:
         self.otherwise = "not_keyed" if not limit and buckets is None else "uncomputable"
         self.check_in = 1
         self.plans: Sequence[Plan | None] | None = None
+        self.calls = 0
 
 
 class MetadataSource(Protocol):
@@ -77,7 +80,7 @@ class MetadataSource(Protocol):
         """What is known of a text; a miss starts learning in the background."""
         ...
 
-    def tell_forgotten(self, listener: Callable[[str | None], None]) -> None:
+    def tell_forgotten(self, listener: Callable[[str | None], None], in_use: Callable[[str], bool]) -> None:
         """Tell somebody of every text whose metadata left or was replaced; None stands for all texts."""
         ...
 
@@ -111,7 +114,7 @@ class RouteTable:
         self._bucket_counts = bucket_counts
         self._compiled: dict[str, CompiledRoute] = {}
         self.compiled: Mapping[str, CompiledRoute] = self._compiled
-        metadata.tell_forgotten(self.forget)
+        metadata.tell_forgotten(self.forget, self.in_use)
 
     def get(self, query: str) -> CompiledRoute | None:
         """The compiled route of a text; None while it is not known (then learning has been asked for)."""
@@ -122,6 +125,14 @@ class RouteTable:
         if metadata is None or metadata.route is None:
             return None
         return self._compile(query, metadata, metadata.route)
+
+    def in_use(self, query: str) -> bool:
+        """Whether a text was called since this was asked last."""
+        compiled = self._compiled.get(query)
+        if compiled is None:
+            return False
+        before, compiled.calls = compiled.calls, sum(compiled.tally.values())
+        return compiled.calls > before
 
     def forget(self, query: str | None) -> None:
         """The metadata of a text, or of all, left or was replaced."""

@@ -25,7 +25,7 @@ _INT8, _TEXT = 20, 25
 
 #: As in `key_values`, with signs and the words for booleans.
 _TOKEN: Final = re.compile(
-    r"""'(?P<text>(?:[^']|'')*)'|"(?:[^"]|"")*"|\$\d+"""
+    r"""'(?P<text>[^']*(?:''[^']*)*)'|"[^"]*(?:""[^"]*)*"|\$\d+"""
     r"""|(?P<sign>-?)(?P<number>\d+(?:\.\d*)?(?:[eE][+-]?\d+)?(?!\w)|\.\d+)|(?P<word>\w+)""",
     re.DOTALL,
 )

@@ -37,7 +37,7 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 #: Strings, quoted names, comments, parameters and words are skipped over so that only free-standing numbers
 #: are found.
 _TOKEN: Final = re.compile(
-    r"""'(?P<text>(?:[^']|'')*)'|"(?:[^"]|"")*"|--[^\n]*|/\*.*?\*/|\$\d+"""
+    r"""'(?P<text>[^']*(?:''[^']*)*)'|"[^"]*(?:""[^"]*)*"|--[^\n]*|/\*.*?\*/|\$\d+"""
     r"""|(?P<number>\d+(?:\.\d*)?(?:[eE][+-]?\d+)?(?!\w)|\.\d+)|\w+""",
     re.DOTALL,
 )

@@ -112,7 +112,7 @@ async def test_another_number_of_buckets_makes_everything_learned_worthless() ->
     source = Told(first_batch(world, buckets=None))
     plane = control_plane(world, source)
     forgotten: list[str | None] = []
-    plane.metadata.tell_forgotten(forgotten.append)
+    plane.metadata.tell_forgotten(forgotten.append, lambda query: False)
     await plane.start(world.cluster, world.executor)
     assert world.cluster.snapshot.bucket_counts == {"default": 3000}
     source.batch = EventBatch((EventBuckets("default", (BucketRange(1501, 2999, "r1"),)),), 1, 2)

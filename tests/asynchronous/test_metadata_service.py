@@ -159,6 +159,20 @@ async def test_at_most_cache_size_discoveries_are_pending(caplog):
 
 
 @jumping
+async def test_a_text_that_comes_again_is_asked_about_before_those_that_came_once():
+    """Among thousands of texts that come once, those that are used are learned first, even when too many wait."""
+    once = [f"SELECT {n} FROM t WHERE id = $1" for n in range(40)]
+    used = [f"SELECT v{n} FROM t WHERE id = $1" for n in range(2)]
+    async with serving(Explainer().keyed_by_first(*once, *used), size=10) as rig:
+        for query in [*once[:8], used[0], *once[8:], used[1], used[1], used[0]]:
+            rig.service.request_if_missing(query)
+            assert rig.service.stats().pending <= 10
+        await asyncio.sleep(300)
+        assert set(rig.first.prepared()[:2]) == set(used)
+        assert rig.service.request_if_missing(used[1]).route.kind is RouteKind.KEYED
+
+
+@jumping
 async def test_texts_the_server_gives_nothing_for_are_remembered():
     """No notice and a plan that names no buckets: asked once, then never until the text is evicted."""
     mute = Explainer().knows(SELECT, (20,), "??", silent=True)

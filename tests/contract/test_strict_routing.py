@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
+from picopyn.routing.route import RouteKind
 from picopyn.stats import PoolStats
-from picopyn.testing import PicodataCluster
+from picopyn.testing import PicodataCluster, UserShape
 from tests.contract.conftest import OpenPool
 from tests.threads import FACADES
 
@@ -77,6 +78,7 @@ async def one_call(pool: Any, statements: Statements, verb: str, keys: list[int]
         assert (await pool.execute(statements.texts[verb], *args)).endswith(" 1")
 
 
+@pytest.mark.timeout(900)
 async def test_a_mix_of_statements_by_key_is_direct_and_never_refused(
     picopyn_cluster_factory: Factory, open_pool: OpenPool, full_size: bool, measured: Callable[[str, object], None]
 ) -> None:
@@ -180,4 +182,34 @@ async def test_literals_lead_to_the_owner(picopyn_cluster_factory: Factory, open
     assert await pool.fetchval(constant) == 0
     assert counted(cluster) == (61, 0, 0)
     assert pool.stats().texts[constant].calls == {"constant": 1}
+    cluster.execute(f"DROP TABLE {table}")
+
+
+@pytest.mark.parametrize("version", ["25.6", "26.2"])
+@pytest.mark.parametrize("user", ["admin", "bare"])
+async def test_routes_are_learned_from_every_accent(
+    picopyn_cluster_factory: Factory, open_pool: OpenPool, version: str, user: str
+) -> None:
+    """25.6 names in its notices what its plans do not; 26.2 prints boxes; rights on system tables are not needed."""
+    cluster = picopyn_cluster_factory(version=version, users=(UserShape("bare", "Secret-123"),))
+    table = f"learned_{random.getrandbits(32)}"
+    cluster.execute(f"CREATE TABLE {table} (id INT PRIMARY KEY, v INT)")
+    for right in ("READ", "WRITE"):
+        cluster.execute(f"GRANT {right} ON TABLE {table} TO bare")
+    pool = await open_pool(cluster.dsn_for(user), strict_routing=True, acquire_timeout=30)
+    texts = {
+        f"INSERT INTO {table} VALUES ($1, 0)": RouteKind.KEYED,
+        f"INSERT INTO {table} (v, id) VALUES ($2, $1)": RouteKind.KEYED,
+        f"SELECT v FROM {table} WHERE id = $1": RouteKind.KEYED,
+        f"SELECT v FROM {table} WHERE id = $1 ORDER BY v LIMIT 1": RouteKind.KEYED,
+        f"UPDATE {table} SET v = v + 1 WHERE id = $1": RouteKind.KEYED,
+        f"SELECT v FROM {table} WHERE id > $1": RouteKind.NOT_KEYED,
+    }
+    for text, kind in texts.items():
+        args = (1, 2)[: text.count("$")]
+        explained = await pool.explain_route(text, *args)
+        assert explained.kind is kind, explained
+        assert explained.buckets == ((1934,) if kind is RouteKind.KEYED else ())
+    assert await pool.execute(f"INSERT INTO {table} VALUES ($1, 0)", 7) == "INSERT 0 1"
+    assert await pool.fetchval(f"SELECT v FROM {table} WHERE id = $1", 7) == 0
     cluster.execute(f"DROP TABLE {table}")

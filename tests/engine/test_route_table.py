@@ -28,8 +28,9 @@ class Cached:
     def request_if_missing(self, query: str) -> PreparedStatementMetadata | None:
         return self.cache.get(query)
 
-    def tell_forgotten(self, listener: Callable[[str | None], None]) -> None:
+    def tell_forgotten(self, listener: Callable[[str | None], None], in_use: Callable[[str], bool]) -> None:
         self.cache.on_forgotten = listener
+        self.cache.in_use = in_use
 
 
 def table(counts: dict[str, int] | None = None) -> tuple[RouteTable, QueryMetadataCache]:
@@ -64,6 +65,19 @@ def test_a_route_leaves_with_its_metadata() -> None:
         assert before is not None
         drop()
         assert routes.get(TEXT) is not before
+
+
+def test_a_text_is_in_use_when_it_was_called_since_that_was_asked() -> None:
+    """So that a flood of texts that are called once does not crowd it out."""
+    routes, cache = table()
+    cache.set(TEXT, metadata())
+    assert not routes.in_use(TEXT)
+    compiled = routes.get(TEXT)
+    assert compiled is not None
+    assert not routes.in_use(TEXT)
+    compiled.tally["keyed"] += 1
+    assert routes.in_use(TEXT)
+    assert not routes.in_use(TEXT)
 
 
 def test_a_tier_whose_buckets_are_not_counted_yet_is_looked_at_again() -> None:

@@ -227,7 +227,7 @@ class Knowledge:
         self.checked: list[str] = []
         self.asked: list[str] = []
 
-    def tell_forgotten(self, listener: Callable[[str | None], None]) -> None:
+    def tell_forgotten(self, listener: Callable[[str | None], None], in_use: Callable[[str], bool]) -> None:
         self.forgotten = listener
 
     def request_if_missing(self, query: str) -> PreparedStatementMetadata | None:

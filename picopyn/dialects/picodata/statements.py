@@ -17,7 +17,7 @@ MOST_PARAMETERS = 64
 
 _TOKEN = re.compile(
     r"""
-    (?P<literal>'(?:[^']|'')*'|"(?:[^"]|"")*") |
+    (?P<literal>'[^']*(?:''[^']*)*'|"[^"]*(?:""[^"]*)*") |
     (?P<comment>--|/\*) |
     \$(?P<number>\d+) |
     (?P<word>[^\W\d]\w*) |

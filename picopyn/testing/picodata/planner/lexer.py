@@ -16,8 +16,8 @@ from picopyn.testing.picodata.planner.errors import syntax
 
 _TOKEN = re.compile(
     r"""\s*(?:
-      (?P<quoted>"(?:[^"]|"")*")
-    | (?P<string>'(?:[^']|'')*')
+      (?P<quoted>"[^"]*(?:""[^"]*)*")
+    | (?P<string>'[^']*(?:''[^']*)*')
     | (?P<dollar>\$\$.*?\$\$)
     | (?P<param>\$\d+|\?)
     | (?P<number>\d+(?:\.\d*)?(?:[eE][+-]?\d+)?)

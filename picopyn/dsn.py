@@ -54,7 +54,7 @@ KNOWN_WORDS: Final = frozenset(
         "refresh_delay", "refresh_timeout", "role", "service",
         "servicefile", "ssl", "ssl_max_protocol_version", "ssl_min_protocol_version", "ssl_server_name",
         "sslcert", "sslcrl", "sslkey", "sslmode", "sslnegotiation", "sslpassword", "sslrootcert",
-        "statement_cache_size", "statement_timeout", "target_session_attrs", "tcp_user_timeout",
+        "statement_cache_size", "statement_timeout", "tablet_leaders", "target_session_attrs", "tcp_user_timeout",
         "topology_keys", "topology_update_interval",
     }
 )

@@ -65,6 +65,8 @@ class PoolSettings:
             `picopyn.routing.balance_policies`.
         fallback_master: Calls for a replica go to the primary where there is no fresh replica.
         master_as_replica_weight: Probability (0 … 1) with which a call for a replica counts the primary as one.
+        tablet_leaders: On a YugabyteDB, statements whose hash key is known go to the leader of its tablet. It needs
+            the extra `picopyn[yugabyte]`.
         refresh_delay: Time between two looks at the role of a PostgreSQL host, where roles matter.
         refresh_timeout: Longest time of one such look.
         min_size: Connections kept open to each node, at least 0.
@@ -138,6 +140,7 @@ class PoolSettings:
     balancer_policy: Any = "greedy"
     fallback_master: bool = False
     master_as_replica_weight: float = 0.0
+    tablet_leaders: bool = True
     refresh_delay: float = 1.0
     refresh_timeout: float = 2.0
     min_size: int = 1
@@ -338,6 +341,7 @@ _WORDS: Final[Mapping[str, tuple[str, Callable[[str], Any]]]] = {
     "balancer_policy": ("balancer_policy", str),
     "fallback_master": ("fallback_master", _switch),
     "master_as_replica_weight": ("master_as_replica_weight", _seconds_or_text),
+    "tablet_leaders": ("tablet_leaders", _switch),
     "refresh_delay": ("refresh_delay", _seconds_or_text),
     "refresh_timeout": ("refresh_timeout", _seconds_or_text),
     "min_size": ("min_size", _whole_or_text),

@@ -24,6 +24,7 @@ CallReason = Literal[
     "not_keyed",  # the text has no key that can be computed here
     "uncomputable",  # the text has a key, but these values do not (NULL, a type without encoder)
     "no_map",  # the owner of the bucket or its leader is not known
+    "leader_unused",  # the leader of its tablet is in doubt, or not where calls may go; another node passes it on
     "waited_for_leader",  # waited on our side for a snapshot with a leader
     "replica_read",  # sent to a replica: the caller asked for one, or its leader is away and the caller allowed it
 ]

@@ -171,6 +171,7 @@ def test_every_known_word_is_taken_or_refused_by_name() -> None:
         "sslpassword",
         "sslrootcert",
         "statement_cache_size",
+        "tablet_leaders",
         "tcp_user_timeout",
         "topology_update_interval",
     }
@@ -362,7 +363,7 @@ def test_the_words_of_policies_are_those_of_the_functions() -> None:
         *(("address_map", value) for value in ({}, coroutine)),
         *(("staleness", value) for value in (5, "5 s", {"max_lag": 1})),
         *(("balancer_policy", value) for value in ("fastest", None, 1, object)),
-        *(("fallback_master", value) for value in (1, "yes", None)),
+        *((name, value) for name in ("fallback_master", "tablet_leaders") for value in (1, "yes", None)),
         *(("master_as_replica_weight", value) for value in (-0.1, 1.1, 2, math.nan, True, None)),
         *(("refresh_delay", value) for value in (0, -1, math.inf, "1")),
         *(("refresh_timeout", value) for value in (0, -1, math.nan, None)),

@@ -75,10 +75,10 @@ async def assemble(
     household.journal = journal = Journal(Counters(), Publisher(settings.on_event), runtime.now)
     household.control = control = ControlPlane(settings, dialect, reach, journal.publisher, runtime.now, rng)
     household.cluster = cluster = Cluster(
-        runtime, dialect, settings, control.snapshot, journal, control.look_again, rng, control.hosts
+        runtime, dialect, settings, control.snapshot, journal, control.look_again, rng, control.hosts, control.leaders
     )
     tallies = Tallies(runtime.lock(), settings.query_metadata_cache_size)
-    routes = RouteTable(control.metadata, dialect.key_hash, lambda: cluster.snapshot.bucket_counts, tallies)
+    routes = RouteTable(control.metadata, dialect.key_hash, lambda: control.bucket_counts, tallies)
     household.executor = executor = Executor(cluster, routes, control.metadata, dialect, journal)
     await control.start(cluster, executor)
     asked_first = None if first.connection is None else first.connection.endpoint

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from random import Random
 
 from picopyn.asynchronous.host_names import HostNames
@@ -18,8 +18,10 @@ from picopyn.asynchronous.looks_on_demand import LooksOnDemand
 from picopyn.asynchronous.metadata_service import QueryMetadataService
 from picopyn.asynchronous.reach import Reach
 from picopyn.asynchronous.static_source import StaticTopologySource
+from picopyn.asynchronous.tablet_learner import TabletLearner
 from picopyn.asynchronous.topology_tracker import PollingTopologySource, TopologySource, TopologyTracker
 from picopyn.dialects.base import Capability, Dialect
+from picopyn.dialects.yugabyte.hash_code import HASH_CODES
 from picopyn.engine.cluster import Cluster
 from picopyn.engine.executor import Executor
 from picopyn.errors import NoNodeAvailable, UsageError
@@ -27,6 +29,7 @@ from picopyn.observe import Publisher, RouteLearned, TopologyChanged
 from picopyn.query_metadata import PreparedStatementMetadata
 from picopyn.role_settings import watches_hosts
 from picopyn.routing.host_table import HostTable
+from picopyn.routing.leader_table import LeaderTable
 from picopyn.routing.plan import Role
 from picopyn.routing.route import RouteKind
 from picopyn.settings import PoolSettings
@@ -64,15 +67,7 @@ class ControlPlane:
         self._reach = reach
         self._publisher = publisher
         self._learns = Capability.SHARDED in dialect.capabilities
-        self.metadata = QueryMetadataService(
-            reach.metadata,
-            settings.query_metadata_cache_size,
-            dialect=dialect,
-            bucket_counts=lambda: self.snapshot.bucket_counts,
-            now=now,
-            rng=rng,
-            on_learned=self._learned,
-        )
+        self.metadata = self._make_learner(settings, dialect, now, rng)
         self.hosts = HostTable(settings.staleness) if not self._learns and watches_hosts(settings) else None
         self._finder = LeaderFinder(reach.to, self._key_select)
         self._source: TopologySource = settings.topology_source or self._make_source(settings, dialect, now, rng)
@@ -83,6 +78,23 @@ class ControlPlane:
         self._cluster: Cluster | None = None
         self._executor: Executor | None = None
         self._seen = self.snapshot
+
+    def _make_learner(
+        self, settings: PoolSettings, dialect: Dialect, now: Callable[[], float], rng: Random
+    ) -> QueryMetadataService | TabletLearner:
+        connect, size = self._reach.metadata, settings.query_metadata_cache_size
+        if settings.tablet_leaders and Capability.TABLETS in dialect.capabilities:
+            leaders = LeaderTable(HASH_CODES)
+            return TabletLearner(connect, size, leaders, self._is_away, now=now, rng=rng, on_learned=self._learned)
+        return QueryMetadataService(
+            connect,
+            size,
+            dialect=dialect,
+            bucket_counts=lambda: self.snapshot.bucket_counts,
+            now=now,
+            rng=rng,
+            on_learned=self._learned,
+        )
 
     def _make_source(
         self, settings: PoolSettings, dialect: Dialect, now: Callable[[], float], rng: Random
@@ -121,6 +133,17 @@ class ControlPlane:
         """The newest snapshot."""
         return self.tracker.topology.snapshot
 
+    @property
+    def leaders(self) -> LeaderTable | None:
+        """Who leads tablets; None where there are none, or calls are not to go to their leaders."""
+        return self.metadata.leaders if isinstance(self.metadata, TabletLearner) else None
+
+    @property
+    def bucket_counts(self) -> Mapping[str, int]:
+        """Number of buckets, or of hash codes, by tier or table."""
+        leaders = self.leaders
+        return leaders.counts if leaders is not None else self.snapshot.bucket_counts
+
     async def start(self, cluster: Cluster, executor: Executor) -> None:
         """Take the first look, hand it to the engine; learning, where there is anything to learn, starts meanwhile."""
         self._cluster, self._executor = cluster, executor
@@ -131,7 +154,9 @@ class ControlPlane:
 
     async def learn(self, query: str) -> PreparedStatementMetadata | None:
         """What is known of a text, asked for now if need be; None where statements have no owners."""
-        return await self.metadata.get_query_metadata(query) if self._learns else None
+        if not self._learns and self.leaders is None:
+            return None
+        return await self.metadata.get_query_metadata(query)
 
     def look_again(self, doubtful: Node | None = None) -> int | None:
         """Ask for a refresh soon; the leader of a doubtful node's replicaset is asked for again where it was asked.
@@ -139,6 +164,8 @@ class ControlPlane:
         Returns:
             The number of the first refresh that begins after this; None when a refresh can never tell anything new.
         """
+        if doubtful is not None and isinstance(self.metadata, TabletLearner):
+            self.metadata.look_again()
         if doubtful is not None and isinstance(self._source, PollingTopologySource):
             self._source.doubt_leader(doubtful.replicaset_uuid)
             if self._cluster is not None and self._cluster.health.is_down(doubtful.uuid):
@@ -179,14 +206,22 @@ class ControlPlane:
         route = metadata.route
         if route is None:
             return
-        if route.kind is RouteKind.KEYED and any(
-            not self.snapshot.leader_known(replicaset) for replicaset in self.snapshot.replicaset_uuids()
+        if (
+            self._learns
+            and route.kind is RouteKind.KEYED
+            and any(not self.snapshot.leader_known(replicaset) for replicaset in self.snapshot.replicaset_uuids())
         ):
             self.look_again()
         if self._publisher.active:
             self._publisher.notify(
                 RouteLearned(query=metadata.query, kind=route.kind.name, tier=route.tier, reason=route.reason)
             )
+
+    def _is_away(self, leader: str) -> bool:
+        """Whether the leader of a tablet cannot be reached now, or is no node that is known."""
+        leaders = self.leaders
+        node = leaders.nodes(self.snapshot).get(leader) if leaders is not None else None
+        return node is None or (self._cluster is not None and not self._cluster.health.is_up(node.uuid))
 
     def _key_select(self, replicaset: str) -> tuple[str, tuple[object, ...]] | None:
         owner = self.snapshot.owner
@@ -204,6 +239,8 @@ class ControlPlane:
             self._cluster.confirm(snapshot, self.tracker.last_look)
             return
         self._cluster.adopt(snapshot, self.tracker.last_look)
+        if isinstance(self.metadata, TabletLearner):
+            self.metadata.look_again()
         if _recounted(before, snapshot):
             self.metadata.forget_all()
         moved = frozenset(uuid for uuid in diff.leaders if before.replicaset(uuid) is not None)

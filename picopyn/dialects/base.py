@@ -41,6 +41,7 @@ class Capability(Enum):
     TRANSACTIONS = "BEGIN means something"
     STATEMENT_TIMEOUT = "statement_timeout is a start-up key"
     CATALOG = "types are described in pg_catalog"
+    TABLETS = "every node takes every statement, and says who leads the tablets that tables are cut into"
 
 
 class BucketScope(Enum):

@@ -100,6 +100,11 @@ class CallRouter:
         self._doubted = cluster.health.doubted
         self._linked_to: Planner | None = None
 
+    @property
+    def _learns(self) -> bool:
+        """Whether statements may have owners, or leaders that save them a hop."""
+        return self._sharded or self._cluster.planner.by_tablets
+
     def refuse(self) -> None:
         """Refuse every call from now on."""
         self.closed = True
@@ -141,7 +146,7 @@ class CallRouter:
         request.route = route = self._compiled.get(request.query) or self._find_route(request)
         if route is None or not route.limit:
             return self._plan_unkeyed(request, route)
-        if not self._doubted and (route.plans is None or self._linked_to is not planner):
+        if not (self._doubted or planner.by_tablets) and (route.plans is None or self._linked_to is not planner):
             self._cluster.runtime.post(partial(self._link, route))
         bucket = route.bucket(request.args)
         if bucket is None:
@@ -172,7 +177,7 @@ class CallRouter:
 
     def _find_route(self, request: Request) -> CompiledRoute | None:
         """The route of a text that is not compiled yet, where there can be one; learning may begin."""
-        if not self._sharded:
+        if not self._learns:
             return None
         self._cluster.runtime.post(partial(self._routes.get, request.query))
         return self._compiled.get(request.query)
@@ -180,8 +185,10 @@ class CallRouter:
     def _plan_unkeyed(self, request: Request, route: CompiledRoute | None) -> Plan:
         """Plan a call that does not belong to one bucket, as far as is known."""
         planner = self._cluster.planner
-        if not self._sharded:
+        if not self._learns:
             return planner.for_host(request.role)
+        if not self._sharded:
+            return planner.beside(request.role, "unlearned" if route is None else route.otherwise)
         if route is None:
             return self._plan_unknown(request)
         if route.buckets is not None:

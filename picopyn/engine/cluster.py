@@ -29,6 +29,7 @@ from picopyn.observe import CloseReason
 from picopyn.routing.balance import UNCONNECTED
 from picopyn.routing.health import Health, NodeState
 from picopyn.routing.host_table import HostTable
+from picopyn.routing.leader_table import LeaderTable
 from picopyn.routing.membership import reconcile
 from picopyn.routing.plan import PLAIN, Candidate, Flavour
 from picopyn.routing.watch import Change, Watch
@@ -58,6 +59,7 @@ class Cluster:
             the first look that begins after it was asked; None when there is nothing to look at.
         rng: Source of randomness.
         hosts: What is known of hosts with roles, on servers without owners; None: nodes have no roles there.
+        leaders: Who leads tablets; None: calls do not go to their leaders.
 
     Attributes:
         changes: What waiting calls listen to.
@@ -76,6 +78,7 @@ class Cluster:
         refresh: Callable[[Node | None], int | None],
         rng: Random,
         hosts: HostTable | None = None,
+        leaders: LeaderTable | None = None,
     ) -> None:
         self.runtime = runtime
         self.settings = settings
@@ -91,7 +94,9 @@ class Cluster:
         least_size = max(settings.min_size, 1 if self._hangs else 0)
         terms = Terms(runtime, settings, self, self.jobs, rng)
         self._pools = NodePools(terms, least_size, self.health.is_up)
-        self._planners = Planners(self.health, self.load, rng, settings, hangs=self._hangs, hosts=hosts)
+        self._planners = Planners(
+            self.health, self.load, rng, settings, hangs=self._hangs, hosts=hosts, leaders=leaders
+        )
         self.planner = self._planners.make(snapshot)
 
     @property

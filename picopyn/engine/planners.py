@@ -9,7 +9,9 @@ from picopyn.routing.balance_policies import POLICIES, BalancerPolicy
 from picopyn.routing.health import Health
 from picopyn.routing.host_plan import HostPlanner, ReadRules
 from picopyn.routing.host_table import HostTable
+from picopyn.routing.leader_table import LeaderTable
 from picopyn.routing.plan import PLAIN, STRICT, Flavour, Planner
+from picopyn.routing.tablet_plan import TabletPlanner, Welcome
 from picopyn.settings import PoolSettings
 from picopyn.topology import TopologySnapshot
 
@@ -24,6 +26,7 @@ class Planners:
         settings: What the user wants among hosts with roles, and of keyed calls.
         hangs: Whether a forwarded statement hangs while any leader of its tier is missing.
         hosts: What is known of hosts with roles; None: nodes have no roles beyond those of their replicasets.
+        leaders: Who leads tablets; None: there are none, or calls are not to go to them.
 
     Attributes:
         hosts: See above.
@@ -31,7 +34,7 @@ class Planners:
         draining: Uuids of the nodes that nothing is planned for.
     """
 
-    __slots__ = ("_hangs", "_health", "_keyed", "_load", "_rules", "draining", "hosts", "rng")
+    __slots__ = ("_hangs", "_health", "_keyed", "_leaders", "_load", "_rules", "draining", "hosts", "rng")
 
     def __init__(
         self,
@@ -42,6 +45,7 @@ class Planners:
         *,
         hangs: bool,
         hosts: HostTable | None,
+        leaders: LeaderTable | None = None,
     ) -> None:
         self.rng = rng
         self.draining: frozenset[str] = frozenset()
@@ -50,6 +54,7 @@ class Planners:
         self._hangs = hangs
         self.hosts = hosts
         self._keyed: Flavour = STRICT if settings.strict_routing else PLAIN
+        self._leaders = leaders
         self._rules = ReadRules(
             settings.fallback_master,
             settings.master_as_replica_weight,
@@ -60,6 +65,13 @@ class Planners:
     def make(self, snapshot: TopologySnapshot) -> Planner:
         """The planner of a snapshot."""
         snapshot = self.seen(snapshot)
+        placed = self._placed(snapshot)
+        if self._leaders is None:
+            return placed
+        welcome = Welcome(is_down=self._health.is_down)
+        return TabletPlanner(placed, self._health, self._load, self.rng, self._leaders, welcome)
+
+    def _placed(self, snapshot: TopologySnapshot) -> Planner:
         if self.hosts is not None:
             return HostPlanner(snapshot, self._health, self._load, self.rng, self.hosts, self._rules)
         return Planner(snapshot, self._health, self._load, self.rng, hangs=self._hangs, keyed=self._keyed)

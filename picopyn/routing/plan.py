@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from random import Random
-from typing import Final, Literal
+from typing import ClassVar, Final, Literal
 
 from picopyn.routing.balance import lightest, order
 from picopyn.routing.health import Health
@@ -110,8 +110,12 @@ class Planner:
         rng: Source of randomness for ties.
         hangs: Whether a forwarded statement hangs while any leader of its tier is missing.
         keyed: The kind of connection for calls whose owner is known.
+
+    Attributes:
+        by_tablets: Keyed calls go to the leaders of tablets, all others as if there were no owners.
     """
 
+    by_tablets: ClassVar[bool] = False
     __slots__ = (
         "_complete",
         "_doubted",
@@ -202,6 +206,11 @@ class Planner:
         if not self._doubted:
             return self._lightest(None, "any", direct=True)
         return self._among(self.snapshot.nodes(), "any", direct=True)
+
+    def beside(self, role: Role, reason: str) -> Plan:
+        """Plan a call that goes as if there were no owners, to be counted under a reason."""
+        plan = self.for_host(role)
+        return plan if plan.wait is not None or plan.reason != "any" else replace(plan, reason=reason)
 
     def _by_role(self, role: Role) -> Plan:
         if role is Role.LEADER:

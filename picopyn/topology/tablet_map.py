@@ -41,10 +41,12 @@ class TabletMap:
     Attributes:
         spaces: Ranges by table.
         leaders: Every leader that is named.
+        complete: No tablet is without a leader.
     """
 
     spaces: Mapping[str, RangeMap] = field(default_factory=dict)
     leaders: frozenset[str] = frozenset()
+    complete: bool = True
 
     def owner(self, space: str, code: int) -> str | None:
         """`host:port` of the leader of the tablet that holds this code of this table; None when it is not known."""
@@ -54,9 +56,12 @@ class TabletMap:
     @classmethod
     def of(cls, tables: Mapping[str, Iterable[Tablet]]) -> TabletMap:
         """The map of some tables, by name."""
-        ranges = {space: list(believed(tablets)) for space, tablets in tables.items()}
+        listed = {space: list(tablets) for space, tablets in tables.items()}
+        complete = all(tablet.leader for tablets in listed.values() for tablet in tablets)
+        ranges = {space: list(believed(tablets)) for space, tablets in listed.items()}
         leaders = frozenset(leader for found in ranges.values() for _, _, leader in found)
-        return cls(MappingProxyType({space: RangeMap(space, found) for space, found in ranges.items()}), leaders)
+        spaces = {space: RangeMap(space, found) for space, found in ranges.items()}
+        return cls(MappingProxyType(spaces), leaders, complete)
 
 
 def believed(tablets: Iterable[Tablet]) -> Iterator[tuple[int, int, str]]:

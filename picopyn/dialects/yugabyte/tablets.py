@@ -186,3 +186,18 @@ def tablet_map(tables: Iterable[TableFacts], rows: Sequence[TabletRow]) -> Table
             candidates = by_oid.get(table.oid, []) + (by_oid.get(table.file, []) if table.file != table.oid else [])
             found[table.space] = tablets_of(table, candidates)
     return TabletMap.of(found)
+
+
+#: Which nodes there are, to tell which of them a leader's address means.
+NAMES_QUESTION: Final = "SELECT * FROM yb_servers()"
+
+
+def read_names(rows: Iterable[Mapping[str, Any]]) -> dict[str, str]:
+    """Uuid of each node by the `host:port` under which the cluster knows it; nothing where the release tells none."""
+    names = {}
+    for row in rows:
+        host, port, uuid = row.get("host"), row.get("port"), row.get("uuid")
+        address = _address(f"{host}:{port}") if host else ""
+        if address and isinstance(uuid, str) and uuid:
+            names[address] = uuid
+    return names

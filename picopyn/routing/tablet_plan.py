@@ -1,0 +1,137 @@
+"""Where a call goes on servers that all execute everything, and where the leader of its tablet saves a hop.
+
+How leaders go together with wishes about places (`topology_keys`, modes that want a type of node):
+
+1. A statement whose key is known goes to the leader of its tablet, if that leader is **welcome**: it is one of the
+   nodes that the wishes name, in whatever order; or the wishes name nobody in particular; or no node that they name is
+   left, and they allow others then.
+2. Everything else goes where the wishes say, as if there were no tablets: calls without a key, calls for a replica, and
+   calls whose leader is unknown, down, or not welcome. The server there sends them on.
+
+So no node is dialled that would not be dialled anyway, and a leader in the second zone of two that are named is used
+while the first one lives: the other way leads over the first zone to the same leader. Nothing ever waits for a leader.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from random import Random
+from typing import Final
+
+from picopyn.routing.health import Health
+from picopyn.routing.leader_table import LeaderTable
+from picopyn.routing.plan import Candidate, Plan, Planner, Role
+from picopyn.topology import Node
+from picopyn.topology.tablet_map import TabletMap
+
+_REPLICAS: Final = (Role.REPLICA, Role.PREFER_REPLICA)
+
+
+class Welcome:
+    """Which leaders are welcome; see the rule of this file.
+
+    Args:
+        named: Uuids of the nodes that the wishes name, in whatever order; None: they name nobody in particular.
+        others: When no node that is named can be reached, others are allowed.
+        is_down: Whether a node cannot be reached.
+    """
+
+    __slots__ = ("_is_down", "_named", "_others")
+
+    def __init__(
+        self, named: Iterable[str] | None = None, *, others: bool = True, is_down: Callable[[str], bool]
+    ) -> None:
+        self._named = None if named is None else frozenset(named)
+        self._others = others
+        self._is_down = is_down
+
+    def __call__(self, node: Node) -> bool:
+        """Whether a leader is welcome now."""
+        if self._named is None or node.uuid in self._named:
+            return True
+        return self._others and all(map(self._is_down, self._named))
+
+
+class TabletPlanner(Planner):
+    """Makes plans for one snapshot of servers with tablets.
+
+    Args:
+        placed: Plans everything that does not go to a leader.
+        health: Reachability of the nodes.
+        load: Calls a node serves now, by uuid.
+        rng: Source of randomness.
+        table: The leaders; read at every plan.
+        welcome: Which leaders are welcome.
+    """
+
+    by_tablets = True
+    __slots__ = ("_led", "_placed", "_table", "_tablets", "_welcome")
+
+    def __init__(
+        self,
+        placed: Planner,
+        health: Health,
+        load: Callable[[str], int],
+        rng: Random,
+        table: LeaderTable,
+        welcome: Callable[[Node], bool],
+    ) -> None:
+        super().__init__(placed.snapshot, health, load, rng, hangs=False)
+        self._placed = placed
+        self._table = table
+        self._welcome = welcome
+        self._tablets: TabletMap | None = None
+        self._led: dict[tuple[str, str], Plan] = {}
+
+    def for_bucket(self, tier: str, bucket: int, role: Role, read: bool, reason: str = "keyed") -> Plan:
+        """Plan a call whose statement touches one hash code of a table."""
+        if role in _REPLICAS:
+            return self._placed.for_host(role)
+        tablets = self._table.tablets
+        if tablets is not self._tablets:
+            self._gather(tablets)
+        plan = self._led.get((tablets.owner(tier, bucket) or "", reason))
+        if plan is None:
+            return self.beside(role, "no_map")
+        leader = plan.candidates[0].node
+        if leader.uuid in self._doubted or not self._welcome(leader):
+            return self.beside(role, "leader_unused")
+        return plan
+
+    def for_buckets(self, tier: str, buckets: Iterable[int], role: Role, read: bool) -> Plan:
+        """Plan a call whose statement touches several hash codes: one leader, or else as if it had no key."""
+        leaders = {self._table.tablets.owner(tier, bucket): bucket for bucket in buckets}
+        if len(leaders) == 1:
+            return self.for_bucket(tier, next(iter(leaders.values())), role, read, "key_set")
+        return self.beside(role, "spread")
+
+    def for_host(self, role: Role) -> Plan:
+        """Plan a call of which nothing is to be known."""
+        return self._placed.for_host(role)
+
+    def anywhere(self, role: Role | None = None, *, fallback: bool | None = None, weight: float | None = None) -> Plan:
+        """Where to take a connection from."""
+        return self._placed.anywhere(role, fallback=fallback, weight=weight)
+
+    def spread(self, tier: str | None, reason: str = "spread", role: Role | None = None) -> Plan:
+        """Plan a call that has no single leader."""
+        return self.beside(role or Role.LEADER, reason)
+
+    def unlearned(self, role: Role | None = None) -> Plan:
+        """Plan a call whose statement is not known yet."""
+        return self.beside(role or Role.LEADER, "unlearned")
+
+    def by_bucket(self, tier: str, reason: str) -> Sequence[Plan | None]:
+        """Nothing to be kept: leaders change while the planner stays."""
+        return ()
+
+    def _gather(self, tablets: TabletMap) -> None:
+        """Make a plan per leader: the leader, then whoever else may execute it."""
+        others: Sequence[Candidate] = self._placed.for_host(Role.LEADER).candidates
+        led = {}
+        for leader, node in self._table.nodes(self.snapshot).items():
+            first = Candidate(node)
+            candidates = (first, *(other for other in others if other.key != first.key))
+            for reason in ("keyed", "constant", "key_set"):
+                led[leader, reason] = Plan(candidates, reason, direct=True)
+        self._led, self._tablets = led, tablets

@@ -35,6 +35,7 @@ def every_call(pool: Pool) -> list[Callable[[], object]]:
         lambda: pool.acquire_master().take(),
         lambda: pool.acquire_replica().take(),
         lambda: pool.transaction().__enter__(),
+        lambda: pool.run_transaction(lambda _: None),
         lambda: pool.explain_route("SELECT 1"),
         lambda: pool.ready(1, 0),
         lambda: pool.wait_masters_ready(1),

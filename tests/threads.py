@@ -1,6 +1,28 @@
 """The pool of threads behind the names of the asynchronous one, so that the same test bodies run over both.
 
 Every call is made in a thread of its own and awaited. Nothing is added: arguments, results and errors pass through.
+A body runs over both with `@pytest.mark.parametrize("facade", FACADES, indirect=True)`.
+
+What runs over the asynchronous pool only, and why:
+
+- Bodies that cancel a task (`cancel` in their names or in the name of the way): a thread cannot be cancelled. It can be
+  interrupted: `tests/sync/test_interruptions.py`, `test_pool_interruptions.py`, `test_conservation.py`.
+- `engine/`, `asynchronous/test_conservation.py`: the engine itself, over a world of the tests with its own clock.
+- The rest of `asynchronous/` (tracker, sources, metadata service, control plane, leader finder, …): the same objects
+  serve both pools.
+- Two tasks on one connection, one that is given back during a call: which comes first is a matter of ticks. With
+  threads: `tests/sync/test_threads.py`.
+- Other, stopped and closed event loops; a client that blocks its loop: there is none to belong to, and none to block.
+- Programs that end, pools that are forgotten: `tests/sync/test_pool_fork.py`. Forks: there, `test_fork.py` and
+  `test_gunicorn.py`.
+- Held connections that are forgotten, foreign, or hear notifications: `tests/sync/test_pool_threads.py`. So are
+  observers that call back: they run on the pool's own thread.
+- Hooks without end, and such that cancel themselves: nobody can stop a plain function between two statements.
+- A thousand idle waiters, a noise of stale ones: a thousand threads measure the system.
+- `postgres/test_short_way.py`: asyncpg's calls without a task; `sync/wire.py` has a way of its own:
+  `tests/sync/test_contract.py`, `test_connection.py`, `test_faults.py`.
+- Connections dialled by hand (`tls/test_connections.py`, `tls/test_scenarios.py`): `tests/sync/test_tls.py`.
+- `contract/test_leftovers.py`: tasks; threads that are left are looked for after every test of `tests/sync`.
 """
 
 from __future__ import annotations
@@ -8,8 +30,9 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import inspect
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from types import TracebackType
 from typing import Any
 
@@ -53,9 +76,20 @@ class _Threads:
 
     async def call(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(
-            self._executor, lambda: contextvars.copy_context().run(function, *args, **kwargs)
-        )
+
+        def outcome() -> tuple[Any, BaseException | None]:
+            try:
+                return contextvars.copy_context().run(function, *args, **kwargs), None
+            except BaseException as error:  # a future would raise some of them anew
+                return None, error
+
+        result, error = await loop.run_in_executor(self._executor, outcome)
+        if error is not None:
+            try:
+                raise error
+            finally:
+                del error
+        return result
 
 
 class _Awaited:
@@ -64,6 +98,9 @@ class _Awaited:
     def __init__(self, threads: _Threads, inner: Any) -> None:
         self._threads = threads
         self._inner = inner
+
+    def __repr__(self) -> str:
+        return repr(self._inner)
 
     def __getattr__(self, name: str) -> Any:
         attribute = getattr(self._inner, name)
@@ -141,9 +178,6 @@ class _Statement(_Awaited):
 class _Connection(_Awaited):
     """A connection on loan, awaited."""
 
-    def __repr__(self) -> str:
-        return repr(self._inner)
-
     def __eq__(self, other: object) -> bool:
         """Callbacks get the connection itself."""
         return self._inner is getattr(other, "_inner", other)
@@ -157,8 +191,32 @@ class _Connection(_Awaited):
     def cursor(self, query: str, *args: Any, **options: Any) -> _Cursor:
         return _Cursor(self._threads, self._inner.cursor(query, *args, **options))
 
+    async def copy_to_table(self, table: str, *, source: Any, **options: Any) -> Any:
+        source = _stepwise(source, asyncio.get_running_loop()) if inspect.isasyncgen(source) else source
+        return await self._threads.call(self._inner.copy_to_table, table, source=source, **options)
+
+    async def copy_from_query(self, query: str, *args: Any, output: Any, **options: Any) -> Any:
+        loop = asyncio.get_running_loop()
+        sink = partial(_here, loop, output) if inspect.iscoroutinefunction(output) else output
+        return await self._threads.call(self._inner.copy_from_query, query, *args, output=sink, **options)
+
     async def prepare(self, *args: Any, **options: Any) -> _Statement:
         return _Statement(self._threads, await self._threads.call(self._inner.prepare, *args, **options))
+
+
+def _here(loop: asyncio.AbstractEventLoop, step: Callable[..., Any], *args: Any) -> Any:
+    """From a thread: take a step of the test's in the test's own loop, and wait for it."""
+    return asyncio.run_coroutine_threadsafe(step(*args), loop).result()
+
+
+def _stepwise(source: Any, loop: asyncio.AbstractEventLoop) -> Iterator[Any]:
+    """What an asynchronous generator of the test yields, for a thread."""
+
+    async def step() -> Any:
+        return await anext(source, _END)
+
+    while (item := _here(loop, step)) is not _END:
+        yield item
 
 
 def _plain(threads: _Threads, hook: Callable[..., Any]) -> Callable[[Any], Any]:

@@ -100,6 +100,9 @@ class PoolFacade(Generic[L]):
     def __repr__(self) -> str:
         return f"<Pool {self._settings.dsn!r} {self._life.state.value}>"
 
+    def __reduce__(self) -> str | tuple[Any, ...]:
+        raise UsageError("a pool can be neither copied nor sent to another process; make and open one there")
+
     def __del__(self) -> None:
         life: L | None = getattr(self, "_life", None)
         if life is not None:

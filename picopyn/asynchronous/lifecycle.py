@@ -33,6 +33,10 @@ LAST_GRACE = 0.25
 _LAST_MOMENT = 1.0
 
 
+#: What a pool says in a child of the process it was opened in.
+ELSEWHERE = "the pool was opened in another process, before a fork; make and open one in this process"
+
+
 class State(Enum):
     """Where in its life a pool is."""
 
@@ -101,7 +105,7 @@ class Lifecycle:
             UsageError: This is another one.
         """
         if self.state is State.INHERITED:
-            raise UsageError("the pool was opened in another process, before a fork; make and open one in this process")
+            raise UsageError(f"{ELSEWHERE}: `async with Pool(…) as pool`")
         if self.loop is not None and asyncio._get_running_loop() is not self.loop:
             where = "an event loop that is closed" if self.loop.is_closed() else "another event loop"
             raise UsageError(f"the pool was opened in {where}; make and open one in this loop")

@@ -47,7 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return route.run(asked.dsn, asked.sql, asked.arguments)
     from picopyn.cli.demo import command
 
-    return command.run(quick=asked.quick)
+    return command.run(quick=asked.quick, threads=asked.sync)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -56,6 +56,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True, metavar="command")
     demo = commands.add_parser("demo", help="see it work on a cluster of its own", description=_DEMO)
     demo.add_argument("--quick", action="store_true", help="shorter acts, for tests (about 10 seconds)")
+    demo.add_argument("--sync", action="store_true", help="the same with threads and picopyn.sync.Pool")
     route = commands.add_parser("route", help="say where a statement would go", description=_ROUTE)
     route.add_argument("dsn", help="connection string")
     route.add_argument("sql", help="the statement, with $1, $2, … for its arguments")

@@ -8,13 +8,18 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import inspect
 import threading
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from functools import partial
 from typing import Any, TypeVar
 
+from picopyn.errors import PoolClosed, UsageError
+
 T = TypeVar("T")
+
+_ENDED = "the pool was closed meanwhile"
 
 
 class ControlThread:
@@ -31,17 +36,34 @@ class ControlThread:
     def __init__(self, name: str) -> None:
         self.loop = asyncio.new_event_loop()
         self.ident = 0
+        self._awaited: set[concurrent.futures.Future[Any]] = set()
         self._runs = threading.Event()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
         self._runs.wait()
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine there, and wait for it; who is interrupted has it cancelled."""
-        future = asyncio.run_coroutine_threadsafe(coroutine, self.loop)
+        """Run a coroutine there, and wait for it; who is interrupted has it cancelled.
+
+        Raises:
+            PoolClosed: The thread has ended, or ended meanwhile.
+            UsageError: It is this very thread; it would wait for itself.
+            Exception: What the coroutine raised.
+        """
         try:
-            return future.result()
-        except concurrent.futures.CancelledError:
+            self.check_elsewhere()
+            future = asyncio.run_coroutine_threadsafe(coroutine, self.loop)
+        except UsageError:
+            coroutine.close()
+            raise
+        except RuntimeError:  # the loop is closed
+            coroutine.close()
+            raise PoolClosed(_ENDED) from None
+        try:
+            return self._result(future)
+        except PoolClosed:
+            if inspect.getcoroutinestate(coroutine) == inspect.CORO_CREATED:
+                coroutine.close()
             raise
         except BaseException:
             if not future.done():
@@ -49,6 +71,15 @@ class ControlThread:
                 with suppress(BaseException):
                     future.result(1.0)
             raise
+
+    def check_elsewhere(self) -> None:
+        """Refuse to wait for this thread on itself.
+
+        Raises:
+            UsageError: It is this one.
+        """
+        if threading.get_ident() == self.ident:
+            raise UsageError("on_event runs on the pool's own thread, which cannot wait for itself: use another thread")
 
     def post(self, step: Callable[[], object]) -> None:
         """Take a step there: at once for who is there already, else soon; never, once it has ended."""
@@ -63,12 +94,20 @@ class ControlThread:
             self.loop.call_soon_threadsafe(step)
 
     def call(self, step: Callable[[], T]) -> T:
-        """Take a step there, and wait for its result."""
+        """Take a step there, and wait for its result.
+
+        Raises:
+            PoolClosed: The thread has ended, or ended meanwhile.
+            Exception: What the step raised.
+        """
         if threading.get_ident() == self.ident:
             return step()
         done: concurrent.futures.Future[T] = concurrent.futures.Future()
-        self.loop.call_soon_threadsafe(partial(_answer, done, step))
-        return done.result()
+        try:
+            self.loop.call_soon_threadsafe(partial(_answer, done, step))
+        except RuntimeError:  # the loop is closed
+            raise PoolClosed(_ENDED) from None
+        return self._result(done)
 
     def alarm(self, seconds: float, step: Callable[[], None]) -> Callable[[], None]:
         """Take a step there after so many seconds, unless what this gives is called before. From another thread."""
@@ -81,6 +120,18 @@ class ControlThread:
         self.post(self.loop.stop)
         if threading.get_ident() != self.ident:
             self._thread.join(1.0)
+
+    def _result(self, future: concurrent.futures.Future[T]) -> T:
+        """Wait for something that happens there. What the end of the thread overtakes is cancelled by it."""
+        try:
+            self._awaited.add(future)
+            if self.loop.is_closed():
+                future.cancel()
+            return future.result()
+        except concurrent.futures.CancelledError:
+            raise PoolClosed(_ENDED) from None
+        finally:
+            self._awaited.discard(future)
 
     def _run(self) -> None:
         self.ident = threading.get_ident()
@@ -99,9 +150,13 @@ class ControlThread:
             self.loop.run_until_complete(asyncio.wait(left, timeout=0.5))
         self.loop.run_until_complete(self.loop.shutdown_asyncgens())
         self.loop.close()
+        for future in list(self._awaited):
+            future.cancel()
 
 
 def _answer(done: concurrent.futures.Future[T], step: Callable[[], T]) -> None:
+    if not done.set_running_or_notify_cancel():
+        return
     try:
         done.set_result(step())
     except BaseException as error:

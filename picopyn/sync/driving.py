@@ -11,8 +11,11 @@ from picopyn.engine.request import Request
 T = TypeVar("T")
 
 
-def call(executor: Executor, request: Request) -> Any:
-    """Run one call. Interrupted anywhere (`KeyboardInterrupt`), it leaves nothing behind."""
+def call(request: Request, executor: Executor) -> Any:
+    """Run one call. Interrupted anywhere (`KeyboardInterrupt`), it leaves nothing behind.
+
+    The request comes first: making it refuses what a pool that is not open cannot do, and such a pool has no executor.
+    """
     try:
         executor.run(request).send(None)
     except StopIteration as end:

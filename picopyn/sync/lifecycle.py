@@ -15,7 +15,7 @@ from functools import partial
 
 from picopyn.asynchronous import fork
 from picopyn.asynchronous.household import Household
-from picopyn.asynchronous.lifecycle import State
+from picopyn.asynchronous.lifecycle import ELSEWHERE, State
 from picopyn.errors import PoolClosed, UsageError
 from picopyn.sync.control_thread import ControlThread
 from picopyn.sync.workers import Workers
@@ -88,6 +88,8 @@ class Lifecycle:
 
     def close(self, grace: float) -> None:
         """Close; see `Pool.close`."""
+        if self._control is not None:
+            self._control.check_elsewhere()
         with self._guard:
             was, self.is_open = self.state, False
             if was is State.INHERITED:
@@ -100,6 +102,8 @@ class Lifecycle:
                 return
             try:
                 control.run(_closing(household, grace))
+            except PoolClosed:
+                pass  # somebody has terminated it meanwhile
             finally:
                 self._drop()
 
@@ -133,7 +137,7 @@ class Lifecycle:
 
     def _check_process(self) -> None:
         if self.state is State.INHERITED:
-            raise UsageError("the pool was opened in another process, before a fork; make and open one in this process")
+            raise UsageError(f"{ELSEWHERE}: `with Pool(…) as pool`")
 
     def _drop(self) -> None:
         with self._guard:
@@ -143,7 +147,7 @@ class Lifecycle:
         if control is None:
             return
         if household is not None:
-            with suppress(RuntimeError):
+            with suppress(PoolClosed):
                 control.call(household.terminate)
         if workers is not None:
             workers.end()

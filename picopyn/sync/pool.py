@@ -101,6 +101,7 @@ class Pool(PoolFacade[Lifecycle]):
 
         Raises:
             ValueError: The grace is negative, or no number.
+            UsageError: `on_event` calls it, on the pool's own thread; only `terminate` works there.
         """
         check_grace(grace)
         self._life.close(grace)
@@ -174,7 +175,7 @@ class Pool(PoolFacade[Lifecycle]):
         Returns:
             The server's status, like `"INSERT 0 1"`.
         """
-        result: str = call(self._executor, self._request("execute", query, args, timeout, role, idempotent))
+        result: str = call(self._request("execute", query, args, timeout, role, idempotent), self._executor)
         return result
 
     def fetch(
@@ -186,7 +187,7 @@ class Pool(PoolFacade[Lifecycle]):
         idempotent: bool | None = None,
     ) -> list[Any]:
         """Run a query and return all rows; parameters and errors as for `execute`."""
-        rows: list[Any] = call(self._executor, self._request("fetch", query, args, timeout, role, idempotent))
+        rows: list[Any] = call(self._request("fetch", query, args, timeout, role, idempotent), self._executor)
         return rows
 
     def fetchrow(
@@ -198,7 +199,7 @@ class Pool(PoolFacade[Lifecycle]):
         idempotent: bool | None = None,
     ) -> Any:
         """Run a query and return its first row, or None; parameters and errors as for `execute`."""
-        return call(self._executor, self._request("fetchrow", query, args, timeout, role, idempotent))
+        return call(self._request("fetchrow", query, args, timeout, role, idempotent), self._executor)
 
     def fetchval(
         self,
@@ -221,7 +222,7 @@ class Pool(PoolFacade[Lifecycle]):
         """
         request = self._request("fetchrow", query, args, timeout, role, idempotent)
         request.word = "fetchval"
-        row = call(self._executor, request)
+        row = call(request, self._executor)
         return None if row is None else row[column]
 
     def executemany(
@@ -250,7 +251,7 @@ class Pool(PoolFacade[Lifecycle]):
             Exception: As for `execute`.
         """
         method, rows = self._rows(args)
-        call(self._executor, self._request(method, query, rows, timeout, role, idempotent))
+        call(self._request(method, query, rows, timeout, role, idempotent), self._executor)
 
     def acquire(
         self,

@@ -83,7 +83,11 @@ class ThreadsRuntime:
 
     async def restore_link(self, link: Any, deadline: float) -> bool:
         """Clear the state of a session; see the protocol."""
-        return await self._workers.run(partial(self._blocking.restore, link, deadline), _nothing)
+        try:
+            return await self._workers.run(partial(self._blocking.restore, link, deadline), _nothing)
+        except BaseException:  # nobody waits for it any more, and the server shall not either
+            link.abort()
+            raise
 
     async def close_link(self, link: Any, deadline: float) -> None:
         """Close politely within the deadline, else drop."""

@@ -78,7 +78,7 @@ class BlockingSessions:
     def restore(self, link: Link, deadline: float) -> bool:
         """Bring a session back to the state in which callers find it first; False when it cannot be."""
         wire = link.wire
-        still = self._alarm(max(deadline - time.monotonic(), 0.001), wire.terminate)
+        still = self._alarm(max(deadline - time.monotonic(), 0.001), wire.abort)
         try:
             wire.forget_callbacks()
             if callable(self._reset):
@@ -123,4 +123,4 @@ def _plainly(hook: Callable[[Connection], object], wire: Wire) -> None:
 
 def _expire(expired: threading.Event, wire: Wire) -> None:
     expired.set()
-    wire.terminate()
+    wire.abort()

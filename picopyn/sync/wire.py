@@ -90,9 +90,7 @@ class Wire(Connection):
             *args: Its arguments.
             **kw: The same.
         """
-        protocol: Any = self._protocol
-        limit = None if protocol is None else protocol._get_timeout(timeout)
-        return self.run(call(*args, timeout=NO_TIMEOUT, **kw), limit)
+        return self.run(call(*args, timeout=NO_TIMEOUT, **kw), self._limit_of(timeout))
 
     def copy_out(
         self, call: Callable[..., Coroutine[Any, Any, str]], *args: Any, output: Any, timeout: float | None, **kw: Any
@@ -146,13 +144,17 @@ class Wire(Connection):
         statement = None
         if self._telling is None and not self._query_loggers and not self._has_ended():
             statement = self._stmt_cache.get((query, record_class or self._record_class, False))
-        if statement is None:
-            return self.run(self._request(query, args, limit, timeout, record_class, with_status))
-        try:
-            return self.bind_execute(statement, args, limit, timeout, with_status)
-        except OUTDATED as error:
-            self.run(self._renew(error))
-        return self.run(self._request(query, args, limit, timeout, record_class, with_status))
+        began = time.monotonic()
+        if statement is not None:
+            try:
+                return self.bind_execute(statement, args, limit, timeout, with_status)
+            except OUTDATED as error:
+                self.run(self._renew(error))
+        # Several requests, perhaps, of which asyncpg would give each all of the time.
+        seconds = self._limit_of(timeout)
+        if seconds is not None:
+            timeout = seconds = max(seconds - (time.monotonic() - began), 0.001)
+        return self.run(self._request(query, args, limit, timeout, record_class, with_status), seconds)
 
     def bind_execute(
         self, statement: Any, args: tuple[Any, ...], limit: int, timeout: float | None, with_status: bool

@@ -14,8 +14,9 @@ import pytest
 from picopyn.asynchronous import Pool, cancel_requests, sessions
 from picopyn.errors import AcquireTimeout, CallTimeout, ConfigError
 from picopyn.observe import Event, NodeStateChanged
-from tests.asynchronous.servers import Watch, count
+from tests.asynchronous.servers import Watch
 from tests.cancelling import eventually
+from tests.threads import FACADES
 
 
 class Rows(asyncpg.Record):
@@ -28,6 +29,7 @@ class Rows(asyncpg.Record):
 # the hook
 
 
+@pytest.mark.parametrize("facade", FACADES, indirect=True)
 async def test_the_hook_sets_up_every_connection_before_it_is_used(watch: Watch) -> None:
     """Codecs and settings hold for one-shot calls and for held connections, also after a reset."""
 
@@ -45,6 +47,7 @@ async def test_the_hook_sets_up_every_connection_before_it_is_used(watch: Watch)
         assert pool.stats().connects == 1
 
 
+@pytest.mark.parametrize("facade", FACADES, indirect=True)
 async def test_a_failing_hook_gives_its_own_error_and_blames_no_node(watch: Watch) -> None:
     """The same object, to everybody who waits; as soon as it works again, so does the pool."""
     failing, events = True, list[Event]()
@@ -85,6 +88,7 @@ async def test_the_hook_has_a_limit_of_its_own(watch: Watch) -> None:
         gate.clear()
 
 
+@pytest.mark.parametrize("facade", FACADES, indirect=True)
 @pytest.mark.parametrize(
     ("step", "error", "text"),
     [
@@ -157,6 +161,7 @@ def test_hooks_and_times_are_checked_when_the_pool_is_made() -> None:
 # start-up keys and rows
 
 
+@pytest.mark.parametrize("facade", FACADES, indirect=True)
 async def test_server_settings_survive_resets(watch: Watch) -> None:
     """They are what a session starts with."""
     async with watch.pool(max_size=1, server_settings={"work_mem": "1234kB"}) as pool:
@@ -165,6 +170,7 @@ async def test_server_settings_survive_resets(watch: Watch) -> None:
         assert await pool.fetchval("SHOW work_mem") == "1234kB"
 
 
+@pytest.mark.parametrize("facade", FACADES, indirect=True)
 async def test_the_statement_timeout_is_the_servers(watch: Watch) -> None:
     """It ends a statement itself, and the connection stays."""
     async with watch.pool(max_size=1, statement_timeout=0.05) as pool:
@@ -174,6 +180,7 @@ async def test_the_statement_timeout_is_the_servers(watch: Watch) -> None:
         assert pool.stats().connects == 1
 
 
+@pytest.mark.parametrize("facade", FACADES, indirect=True)
 async def test_rows_have_the_class_one_asks_for(watch: Watch) -> None:
     """In one-shot calls and on held connections."""
     async with watch.pool(record_class=Rows) as pool:
@@ -185,6 +192,7 @@ async def test_rows_have_the_class_one_asks_for(watch: Watch) -> None:
 # the reset
 
 
+@pytest.mark.parametrize("facade", FACADES, indirect=True)
 async def test_a_reset_that_hangs_costs_the_connection(watch: Watch, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is bounded, and nobody waits for that session."""
     monkeypatch.setattr("picopyn.engine.loan.RESTORE_TIMEOUT", 0.05)
@@ -196,6 +204,7 @@ async def test_a_reset_that_hangs_costs_the_connection(watch: Watch, monkeypatch
         await watch.agrees(pool)
 
 
+@pytest.mark.parametrize("facade", FACADES, indirect=True)
 async def test_closing_does_not_wait_for_resets(watch: Watch, monkeypatch: pytest.MonkeyPatch) -> None:
     """They end with the pool."""
     monkeypatch.setattr(sessions, "RESET", ("SELECT pg_sleep(30)",))
@@ -210,6 +219,7 @@ async def test_closing_does_not_wait_for_resets(watch: Watch, monkeypatch: pytes
         await watch.no_session()
 
 
+@pytest.mark.parametrize("facade", FACADES, indirect=True)
 async def test_texts_a_server_refuses_are_left_out_from_then_on(
     watch: Watch, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -332,7 +342,7 @@ async def test_a_child_process_lets_go(watch: Watch) -> None:
         answers = await asyncio.gather(*(pool.fetchval("SELECT $1::int", number) for number in range(20)))
         assert answers == list(range(20))
         assert sorted(await watch.sessions()) == before
-        assert count(pool)[1:] == (0, 0, 0)
+        await watch.agrees(pool)
 
 
 def _in_the_child(pool: Pool, connection: Any) -> list[str]:

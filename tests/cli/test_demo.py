@@ -67,13 +67,20 @@ def _alive(mark: str) -> list[str]:
 
 
 @pytest.mark.cluster
-def test_the_demo_keeps_its_promises(environment: dict[str, str]) -> None:
-    """Three acts and a verification; every promise is ticked, and the exit code is 0."""
+@pytest.mark.parametrize(("options", "pool"), [([], "picopyn.asynchronous"), (["--sync"], "picopyn.sync")])
+def test_the_demo_keeps_its_promises(environment: dict[str, str], options: list[str], pool: str) -> None:
+    """Three acts and a verification; every promise is ticked, and the exit code is 0. So it is with threads."""
     done = subprocess.run(
-        [*COMMAND, "demo", "--quick"], env=environment, capture_output=True, text=True, timeout=100, check=False
+        [*COMMAND, "demo", "--quick", *options],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stderr == ""
+    assert f"the pool is that of {pool}" in " ".join(done.stdout.split())
     for promise in KEPT:
         assert re.search(rf"✓ kept +{re.escape(promise)}", done.stdout), done.stdout
     assert "All 9 promises were kept." in done.stdout
@@ -81,11 +88,20 @@ def test_the_demo_keeps_its_promises(environment: dict[str, str]) -> None:
 
 
 @pytest.mark.cluster
-@pytest.mark.parametrize(("moment", "number"), [("ready after", signal.SIGINT), ("Act 3", signal.SIGTERM)])
-def test_it_stops_when_told_to(environment: dict[str, str], moment: str, number: signal.Signals) -> None:
+@pytest.mark.parametrize(
+    ("moment", "number", "options"),
+    [
+        ("ready after", signal.SIGINT, []),
+        ("Act 3", signal.SIGTERM, []),
+        pytest.param("Act 3", signal.SIGTERM, ["--sync"], marks=pytest.mark.full),
+    ],
+)
+def test_it_stops_when_told_to(
+    environment: dict[str, str], moment: str, number: signal.Signals, options: list[str]
+) -> None:
     """Ctrl-C and SIGTERM stop the cluster too, and say so without a traceback."""
     with subprocess.Popen(
-        [*COMMAND, "demo", "--quick"],
+        [*COMMAND, "demo", "--quick", *options],
         env=environment,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -25,6 +25,7 @@ from tests.contract.conftest import OpenPool
 from tests.contract.one_node import OneNode
 from tests.contract.tap import Tap
 from tests.contract.target import Target
+from tests.threads import FACADES
 
 pytestmark = pytest.mark.cluster
 
@@ -94,7 +95,8 @@ def test_a_wrong_connection_string_is_a_config_error_without_its_password(dsn: s
 # reaching nobody
 
 
-async def test_no_reachable_node_lists_each_address_with_its_own_reason() -> None:
+@pytest.mark.parametrize("facade", FACADES, indirect=True)
+async def test_no_reachable_node_lists_each_address_with_its_own_reason(pool_class: Any) -> None:
     """Refused, silent, and a black hole: `open()` ends in time and tells them apart."""
     with (
         ScriptedServer(Steps([Hang()]), greet=False) as server,
@@ -106,7 +108,7 @@ async def test_no_reachable_node_lists_each_address_with_its_own_reason() -> Non
         refusing = closed.getsockname()[1]
         closed.close()
         addresses = {f"127.0.0.1:{port}" for port in (refusing, hole.port, silent.port)}
-        pool = Pool(f"postgresql://u:Sekr3t@{','.join(sorted(addresses))}/db", connect_timeout=0.5)
+        pool = pool_class(f"postgresql://u:Sekr3t@{','.join(sorted(addresses))}/db", connect_timeout=0.5)
         with pytest.raises(NoNodeAvailable) as caught:
             await pool.open()
     assert set(caught.value.reasons) == addresses
@@ -117,30 +119,32 @@ async def test_no_reachable_node_lists_each_address_with_its_own_reason() -> Non
     assert "Sekr3t" not in str(caught.value)
 
 
-async def test_a_server_that_hangs_up_is_a_reason_too() -> None:
+@pytest.mark.parametrize("facade", FACADES, indirect=True)
+async def test_a_server_that_hangs_up_is_a_reason_too(pool_class: Any) -> None:
     """It closes the connection during the start-up."""
     with ScriptedServer(Steps([CloseConnection()]), greet=False) as rude:
         with pytest.raises(NoNodeAvailable) as caught:
-            await Pool(f"postgresql://u@127.0.0.1:{rude.port}/db", connect_timeout=1).open()
+            await pool_class(f"postgresql://u@127.0.0.1:{rude.port}/db", connect_timeout=1).open()
         assert list(caught.value.reasons) == [f"127.0.0.1:{rude.port}"]
         assert caught.value.reasons[f"127.0.0.1:{rude.port}"]
 
 
-async def test_a_wrong_password_is_tried_once_at_one_node(target: Target) -> None:
+@pytest.mark.parametrize("facade", FACADES, indirect=True)
+async def test_a_wrong_password_is_tried_once_at_one_node(pool_class: Any, target: Target) -> None:
     """Picodata blocks a user after four failures: one node is asked, once, and the error names it."""
     table = await target.create_table("id INT NOT NULL PRIMARY KEY")
     async with target.bare_user(table) as dsn, AsyncExitStack() as stack:
         user = dsn.partition("://")[2].partition(":")[0]
         taps = [await stack.enter_async_context(Tap(*member.endpoint)) for member in await target.members()]
         wrong = target.dsn_for(user, "Wr0ng-Sekr3t", [tap.endpoint for tap in taps])
-        pool = Pool(wrong)
+        pool = pool_class(wrong)
         with pytest.raises(AuthenticationFailed) as caught:
             await pool.open()
         asked = [tap for tap in taps if tap.passwords]
         assert [tap.passwords for tap in asked] == [1]
         assert ":".join(map(str, asked[0].endpoint)) in str(caught.value)
         assert "Sekr3t" not in str(caught.value)
-        async with Pool(dsn) as right:
+        async with pool_class(dsn) as right:
             assert await right.fetchval("SELECT 1") == 1
 
 
@@ -161,9 +165,10 @@ def _calls(pool: Pool) -> dict[str, Callable[[], Any]]:
     }
 
 
-async def test_use_before_open_is_a_usage_error_at_once(target: Target) -> None:
+@pytest.mark.parametrize("facade", FACADES, indirect=True)
+async def test_use_before_open_is_a_usage_error_at_once(pool_class: Any, target: Target) -> None:
     """Every method says that the pool is not open; nothing is waited for."""
-    pool = Pool(target.dsn)
+    pool = pool_class(target.dsn)
     for call in _calls(pool).values():
         with pytest.raises(UsageError, match="not open"):
             await call()
@@ -174,9 +179,10 @@ async def test_use_before_open_is_a_usage_error_at_once(target: Target) -> None:
     await pool.close()
 
 
-async def test_use_after_close_is_pool_closed_at_once(target: Target) -> None:
+@pytest.mark.parametrize("facade", FACADES, indirect=True)
+async def test_use_after_close_is_pool_closed_at_once(pool_class: Any, target: Target) -> None:
     """Every method, and opening again, too."""
-    pool = await Pool(target.dsn).open()
+    pool = await pool_class(target.dsn).open()
     await pool.close()
     for call in (*_calls(pool).values(), pool.open):
         with pytest.raises(PoolClosed):
@@ -226,8 +232,10 @@ def _places_of_a_password(target: Target, directory: Path) -> dict[str, tuple[st
     }
 
 
+@pytest.mark.parametrize("facade", FACADES, indirect=True)
 @pytest.mark.parametrize("place", ["user information", "parameter", "key=value", "environment", "passfile"])
 async def test_a_password_appears_nowhere(
+    pool_class: Any,
     target: Target,
     place: str,
     tmp_path: Path,
@@ -240,7 +248,7 @@ async def test_a_password_appears_nowhere(
         monkeypatch.setenv(name, value)
     told = everything_logged
     for hosts in (dsn, dsn.replace(_hosts(target), "127.0.0.1:1").replace(f"port={target.seeds[0][1]}", "port=1")):
-        pool = Pool(hosts, connect_timeout=2)
+        pool = pool_class(hosts, connect_timeout=2)
         told.write(f"{pool!r} {pool} {pool.settings!r} {pool.settings.dsn} {pool.settings.dsn!r}\n")
         try:
             await pool.open()
@@ -255,6 +263,7 @@ async def test_a_password_appears_nowhere(
     _assert_untold(told.getvalue(), SECRET)
 
 
+@pytest.mark.parametrize("facade", FACADES, indirect=True)
 async def test_a_password_that_is_right_appears_nowhere(
     target: Target, open_pool: OpenPool, everything_logged: io.StringIO
 ) -> None:
@@ -320,6 +329,7 @@ class Grumpy:
                     talk.send(wire.CLOSE_COMPLETE)
 
 
+@pytest.mark.parametrize("facade", FACADES, indirect=True)
 @pytest.mark.parametrize("refuses", [True, False], ids=["refused", "unreadable"])
 async def test_what_the_server_does_not_explain_runs_unrouted_and_once(open_pool: OpenPool, refuses: bool) -> None:
     """An EXPLAIN that is refused, or a plan that cannot be read: each call is sent once, and a counter says so."""

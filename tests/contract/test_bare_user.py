@@ -117,6 +117,7 @@ async def test_a_bare_user_follows_a_leader_that_dies(
         await pool.close()
 
 
+@pytest.mark.parametrize("facade", FACADES, indirect=True)
 @pytest.mark.full
 async def test_a_bare_user_follows_a_planned_switch(
     fresh: Fresh, open_pool: OpenPool, measured: Callable[[str, object], None]

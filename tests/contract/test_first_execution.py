@@ -45,6 +45,7 @@ async def test_the_first_execution_of_a_text_runs_unrouted(target: Target, open_
     assert (calls["unlearned"], calls["keyed"], calls["waited_for_leader"]) == (4, 4, 0)
 
 
+@pytest.mark.parametrize("facade", FACADES, indirect=True)
 async def test_the_first_execution_does_not_wait_for_a_node_that_is_asked_and_hangs(
     fresh: Fresh, open_pool: OpenPool, measured: Callable[[str, object], None]
 ) -> None:

@@ -88,6 +88,7 @@ async def test_two_tasks_may_not_open_a_pool_at_the_same_time(pool_class: Any, t
     await pool.close()
 
 
+@pytest.mark.parametrize("facade", FACADES, indirect=True)
 async def test_an_opening_that_fails_half_way_leaves_nothing(pool_class: Any, proxied: Proxied) -> None:
     """The topology is read, but no connection for calls can be made: the error says so, and all is closed."""
     with black_hole() as hole:
@@ -518,7 +519,11 @@ async def test_a_source_that_fails_at_first_is_told(pool_class: Any) -> None:
         await pool.open()
 
 
-@pytest.mark.parametrize("how", ["failed", "cancelled"])
+@pytest.mark.parametrize(
+    ("facade", "how"),
+    [("asynchronous", "failed"), ("asynchronous", "cancelled"), ("sync", "failed")],
+    indirect=["facade"],
+)
 async def test_a_pool_with_a_source_of_ones_own_can_be_opened_again(pool_class: Any, how: str) -> None:
     """What the first attempt had begun is given up, and the same source is asked once more."""
 

@@ -21,6 +21,7 @@ from picopyn.routing.explanation import RouteExplanation
 from picopyn.routing.route import RouteKind
 from tests.contract.conftest import OpenPool
 from tests.contract.target import Target
+from tests.threads import FACADES
 
 pytestmark = pytest.mark.cluster
 
@@ -87,6 +88,7 @@ def _verdict(row: Mapping[str, Any], explained: RouteExplanation) -> str:
     return "routed as recorded" if frozenset(explained.buckets) == _recorded(row) else "WRONG"
 
 
+@pytest.mark.parametrize("facade", FACADES, indirect=True)
 async def test_every_recorded_plan_is_learned_as_recorded_or_not_at_all(
     target: Target, open_pool: OpenPool, renamed: Renamed, measured: Callable[[str, object], None]
 ) -> None:
@@ -131,6 +133,7 @@ FOLDING: Mapping[str, Sequence[tuple[Any, ...]]] = {
 }
 
 
+@pytest.mark.parametrize("facade", FACADES, indirect=True)
 @pytest.mark.parametrize("text", FOLDING)
 async def test_what_depends_on_the_values_is_never_sent_to_a_wrong_bucket(
     target: Target, open_pool: OpenPool, renamed: Renamed, text: str, measured: Callable[[str, object], None]

@@ -18,7 +18,7 @@ from picopyn.asynchronous.borrowed import Cursor, CursorFactory, PreparedStateme
 from picopyn.errors import ConfigError, PoolClosed
 from picopyn.settings import PoolSettings
 from picopyn.testing import PostgresServer, black_hole
-from tests.postgres.conftest import OpenPool
+from tests.postgres.conftest import OpenPool, until
 from tests.threads import FACADES
 
 NO_DURATIONS = (-1, -0.001, -math.inf, math.nan, math.inf)
@@ -209,6 +209,7 @@ def test_every_method_with_a_timeout_is_tried_here() -> None:
     assert not with_a_timeout(CursorFactory)
 
 
+@pytest.mark.parametrize("facade", FACADES, indirect=True)
 @pytest.mark.parametrize("value", NO_TIMEOUTS)
 async def test_a_timeout_that_is_none_is_refused_by_every_method(
     postgres: PostgresServer, open_pool: OpenPool, value: Any
@@ -238,6 +239,7 @@ async def test_a_timeout_that_is_none_is_refused_by_every_method(
     assert {node.state for node in pool.stats().nodes.values()} == {"up"}
 
 
+@pytest.mark.parametrize("facade", FACADES, indirect=True)
 @pytest.mark.parametrize("seconds", [*NO_DURATIONS, 0.999])
 async def test_an_interval_that_is_none_is_refused(
     postgres: PostgresServer, open_pool: OpenPool, seconds: float
@@ -288,13 +290,15 @@ def everything(pool: Pool) -> dict[str, Callable[[], Any]]:
     }
 
 
-def says_closed(pool: Pool) -> None:
+async def says_closed(pool: Pool) -> None:
     """Every method raises `PoolClosed` before it waits for anything; the rest answers."""
     for name, call in everything(pool).items():
         with pytest.raises(PoolClosed):
-            steps = call().__await__()
-            next(steps)
-            pytest.fail(f"{name} waits")
+            steps = call()
+            if isinstance(pool, Pool):
+                next(steps.__await__())
+                pytest.fail(f"{name} waits")
+            await steps
     assert "closed" in repr(pool)
     assert pool.stats().waiting == 0
 
@@ -305,63 +309,63 @@ def test_every_public_name_of_a_pool_is_tried_here() -> None:
     assert {name for name in dir(pool) if not name.startswith("_")} == everything(pool).keys() | ANSWERED
 
 
-async def _never_open(dsn: str) -> Pool:
-    pool = Pool(dsn)
+async def _never_open(pool_class: Any, dsn: str) -> Pool:
+    pool = pool_class(dsn)
     await pool.close()
     return pool
 
 
-async def _terminated_unopened(dsn: str) -> Pool:
-    pool = Pool(dsn)
+async def _terminated_unopened(pool_class: Any, dsn: str) -> Pool:
+    pool = pool_class(dsn)
     pool.terminate()
     return pool
 
 
-async def _closed(dsn: str) -> Pool:
-    pool = await Pool(dsn).open()
+async def _closed(pool_class: Any, dsn: str) -> Pool:
+    pool = await pool_class(dsn).open()
     await pool.close()
     return pool
 
 
-async def _closed_again(dsn: str) -> Pool:
-    pool = await _closed(dsn)
+async def _closed_again(pool_class: Any, dsn: str) -> Pool:
+    pool = await _closed(pool_class, dsn)
     await pool.close()
     pool.terminate()
     return pool
 
 
-async def _terminated(dsn: str) -> Pool:
-    pool = await Pool(dsn).open()
+async def _terminated(pool_class: Any, dsn: str) -> Pool:
+    pool = await pool_class(dsn).open()
     pool.terminate()
-    says_closed(pool)
+    await says_closed(pool)
     await pool.close()
     return pool
 
 
-async def _terminated_by_a_thread(dsn: str) -> Pool:
-    pool = await Pool(dsn).open()
+async def _terminated_by_a_thread(pool_class: Any, dsn: str) -> Pool:
+    pool = await pool_class(dsn).open()
     thread = threading.Thread(target=pool.terminate)
     thread.start()
     thread.join()
-    says_closed(pool)
+    await says_closed(pool)
     await pool.close()
     return pool
 
 
-async def _closing(dsn: str) -> Pool:
-    pool = await Pool(dsn).open()
+async def _closing(pool_class: Any, dsn: str) -> Pool:
+    pool = await pool_class(dsn).open()
     async with pool.acquire() as held:
         closing = asyncio.create_task(pool.close(grace=30))
-        await asyncio.sleep(0)
-        says_closed(pool)
+        await until(lambda: "closed" in repr(pool))
+        await says_closed(pool)
         assert await held.fetchval("SELECT 1") == 1
     await closing
     return pool
 
 
-async def _closing_with_a_crowd(dsn: str) -> Pool:
+async def _closing_with_a_crowd(pool_class: Any, dsn: str) -> Pool:
     """Calls that wait for the only connection end as well."""
-    pool = await Pool(dsn, max_size=1).open()
+    pool = await pool_class(dsn, max_size=1).open()
     async with pool.acquire():
         calls = [asyncio.create_task(pool.fetchval("SELECT 1")) for _ in range(5)]
         while pool.stats().waiting < 5:
@@ -369,56 +373,56 @@ async def _closing_with_a_crowd(dsn: str) -> Pool:
         closing = asyncio.create_task(pool.close(grace=30))
         ended = await asyncio.gather(*calls, return_exceptions=True)
         assert {type(error) for error in ended} == {PoolClosed}
-        says_closed(pool)
+        await says_closed(pool)
     await closing
     return pool
 
 
-async def _given_up_while_opening(dsn: str) -> Pool:
+async def _given_up_while_opening(pool_class: Any, dsn: str) -> Pool:
     with black_hole() as hole:
-        pool = Pool(f"postgresql://u@{hole.host}:{hole.port}/d")
+        pool = pool_class(f"postgresql://u@{hole.host}:{hole.port}/d")
         opening = asyncio.create_task(pool.open())
-        await asyncio.sleep(0)
+        await until(lambda: "opening" in repr(pool))
         closing = asyncio.create_task(pool.close())
-        await asyncio.sleep(0)
-        says_closed(pool)
+        await until(lambda: "closed" in repr(pool))
+        await says_closed(pool)
         ended = await asyncio.gather(opening, closing, return_exceptions=True)
     assert [type(outcome) for outcome in ended] == [PoolClosed, type(None)]
     return pool
 
 
-async def _left_by_an_error(dsn: str) -> Pool:
-    pool = Pool(dsn)
+async def _left_by_an_error(pool_class: Any, dsn: str) -> Pool:
+    pool = pool_class(dsn)
     with pytest.raises(ZeroDivisionError):
         async with pool:
             raise ZeroDivisionError
     return pool
 
 
-async def _close_was_cancelled(dsn: str) -> Pool:
-    pool = await Pool(dsn).open()
+async def _close_was_cancelled(pool_class: Any, dsn: str) -> Pool:
+    pool = await pool_class(dsn).open()
     held = await pool.acquire()
     closing = asyncio.create_task(pool.close(grace=30))
     await asyncio.sleep(0)
     closing.cancel()
     await asyncio.wait({closing})
-    says_closed(pool)
+    await says_closed(pool)
     held.release()
     await pool.close()
     return pool
 
 
-async def _its_loop_is_gone(dsn: str) -> Pool:
+async def _its_loop_is_gone(pool_class: Any, dsn: str) -> Pool:
     def elsewhere() -> Pool:
         with asyncio.Runner() as runner:
-            pool = runner.run(Pool(dsn).open())
+            pool = runner.run(pool_class(dsn).open())
             runner.run(pool.close())
         return pool
 
     return await asyncio.to_thread(elsewhere)
 
 
-STATES: list[Callable[[str], Coroutine[Any, Any, Pool]]] = [
+STATES: list[Callable[[Any, str], Coroutine[Any, Any, Pool]]] = [
     _never_open,
     _terminated_unopened,
     _closed,
@@ -434,9 +438,14 @@ STATES: list[Callable[[str], Coroutine[Any, Any, Pool]]] = [
 ]
 
 
-@pytest.mark.parametrize("into", STATES, ids=[state.__name__.strip("_") for state in STATES])
+@pytest.mark.parametrize(
+    ("facade", "into"),
+    [("asynchronous", state) for state in STATES] + [("sync", state) for state in STATES[:-2]],
+    ids=lambda value: value if isinstance(value, str) else value.__name__.strip("_"),
+    indirect=["facade"],
+)
 async def test_a_closed_pool_says_so_at_once_from_any_state(
-    postgres: PostgresServer, into: Callable[[str], Coroutine[Any, Any, Pool]]
+    pool_class: Any, postgres: PostgresServer, into: Callable[[Any, str], Coroutine[Any, Any, Pool]]
 ) -> None:
     """However it came to be closed, each public method raises `PoolClosed` without waiting for anything."""
-    says_closed(await into(f"{postgres.dsn}?dialect=postgres&sslmode=disable"))
+    await says_closed(await into(pool_class, f"{postgres.dsn}?dialect=postgres&sslmode=disable"))

@@ -20,6 +20,7 @@ from tests.asynchronous.servers import Watch
 from tests.cancelling import cancelled_at, eventually
 from tests.postgres.conftest import OpenPool, set_password, until
 from tests.postgres.nodes import Nodes
+from tests.threads import FACADES
 
 
 def descriptors() -> int:
@@ -142,6 +143,7 @@ async def test_cancel_swallowed_by_check_of_a_node(postgres: PostgresServer, ope
         assert await pool.fetchval("SELECT 1") == 1
 
 
+@pytest.mark.parametrize("facade", FACADES, indirect=True)
 async def test_cancel_abandoned_cursor_of_a_server_that_is_killed(open_pool: OpenPool) -> None:
     """The loop over a cursor ends with the loss of the connection, named with its node; a new server is used again."""
     server = PostgresServer(port=0).start()

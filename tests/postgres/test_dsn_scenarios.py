@@ -22,6 +22,7 @@ from picopyn.observe import Event
 from picopyn.testing import PostgresServer
 from tests.postgres.conftest import OpenPool, set_password
 from tests.postgres.nodes import Nodes
+from tests.threads import FACADES
 
 Put = Callable[[Mapping[str, str]], None]
 
@@ -34,6 +35,7 @@ def conninfo_quoted(text: str) -> str:
     return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
+@pytest.mark.parametrize("facade", FACADES, indirect=True)
 @pytest.mark.parametrize("password", [*dict.fromkeys(CHARACTERS), CHARACTERS, SECRET])
 async def test_dsn_password_special(
     strict_servers: list[PostgresServer], open_pool: OpenPool, environment: Put, password: str
@@ -67,6 +69,7 @@ def test_dsn_password_special_that_was_not_encoded(monkeypatch: pytest.MonkeyPat
     assert not looked_up
 
 
+@pytest.mark.parametrize("facade", FACADES, indirect=True)
 @pytest.mark.parametrize("password", ["w:o", "r#d", "a+b", "q&=", "x y", "it's", 'a"b', "b\\c", "ü日"])
 async def test_dsn_password_special_that_needs_no_code(
     strict_servers: list[PostgresServer], open_pool: OpenPool, environment: Put, password: str
@@ -77,6 +80,7 @@ async def test_dsn_password_special_that_needs_no_code(
     assert await pool.fetchval("SELECT current_user") == "app"
 
 
+@pytest.mark.parametrize("facade", FACADES, indirect=True)
 async def test_dsn_ipv6_and_ports(postgres: PostgresServer, open_pool: OpenPool, environment: Put) -> None:
     """The forms in which hosts and ports are written give the same list, in order, and connect."""
     port = postgres.port
@@ -94,6 +98,7 @@ async def test_dsn_ipv6_and_ports(postgres: PostgresServer, open_pool: OpenPool,
         await pool.close()
 
 
+@pytest.mark.parametrize("facade", FACADES, indirect=True)
 async def test_dsn_query_parameters(
     postgres: PostgresServer, postgres_too: PostgresServer, open_pool: OpenPool, environment: Put
 ) -> None:
@@ -137,6 +142,7 @@ def test_dsn_query_parameters_that_cannot_be(query: str, named: str) -> None:
         Pool(f"postgresql://h/?{query}")
 
 
+@pytest.mark.parametrize("facade", FACADES, indirect=True)
 async def test_dsn_query_parameters_of_the_server_hold_on_every_host(
     postgres: PostgresServer, postgres_too: PostgresServer, open_pool: OpenPool, environment: Put
 ) -> None:
@@ -169,6 +175,7 @@ MISLEADING = {
 }
 
 
+@pytest.mark.parametrize("facade", FACADES, indirect=True)
 async def test_dsn_environment_explicit_values_win(
     strict_servers: list[PostgresServer], open_pool: OpenPool, environment: Put
 ) -> None:
@@ -190,6 +197,7 @@ async def test_dsn_environment_explicit_values_win(
     assert seen == {(server.port, "app", "postgres", "mine", "mine") for server in strict_servers}
 
 
+@pytest.mark.parametrize("facade", FACADES, indirect=True)
 async def test_dsn_environment_fills_what_is_open(
     strict_servers: list[PostgresServer], open_pool: OpenPool, environment: Put
 ) -> None:
@@ -218,6 +226,7 @@ async def test_dsn_environment_fills_what_is_open(
     assert seen == {(server.port, "app", "from outside", "outside") for server in strict_servers}
 
 
+@pytest.mark.parametrize("facade", FACADES, indirect=True)
 async def test_dsn_environment_and_query_parameters_on_discovered_nodes(
     strict_servers: list[PostgresServer], open_pool: OpenPool, environment: Put, passfile: Path
 ) -> None:
@@ -253,15 +262,16 @@ async def test_dsn_environment_and_query_parameters_on_discovered_nodes(
         await admin.close()
 
 
+@pytest.mark.parametrize("facade", FACADES, indirect=True)
 async def test_settings_made_without_the_environment_do_not_look_into_it(
-    strict_servers: list[PostgresServer], open_pool: OpenPool, environment: Put
+    pool_class: Any, strict_servers: list[PostgresServer], open_pool: OpenPool, environment: Put
 ) -> None:
     """Neither does the library below."""
     await set_password(strict_servers[0], "p")
-    settings = Pool(f"postgresql://app@127.0.0.1:{strict_servers[0].port}/postgres?sslmode=disable").settings
+    settings = pool_class(f"postgresql://app@127.0.0.1:{strict_servers[0].port}/postgres?sslmode=disable").settings
     environment({**MISLEADING, "PGPASSWORD": "p"})
     with pytest.raises(AuthenticationFailed):
-        await Pool(settings=settings).open()
+        await pool_class(settings=settings).open()
 
 
 @pytest.fixture
@@ -275,6 +285,7 @@ def passfile(strict_servers: list[PostgresServer], tmp_path: Path) -> Path:
     return file
 
 
+@pytest.mark.parametrize("facade", FACADES, indirect=True)
 @pytest.mark.parametrize("named", ["word", "variable", "home"])
 async def test_dsn_environment_each_host_has_its_own_line_of_the_password_file(
     strict_servers: list[PostgresServer],
@@ -299,8 +310,10 @@ async def test_dsn_environment_each_host_has_its_own_line_of_the_password_file(
     assert {await pool.fetchval("SELECT inet_server_port()") for _ in range(40)} == {s.port for s in strict_servers}
 
 
+@pytest.mark.parametrize("facade", FACADES, indirect=True)
 @pytest.mark.parametrize("flaw", ["mode", "directory", "missing", "unreadable home", "no home"])
 async def test_dsn_environment_a_password_file_that_cannot_be_used_is_ignored(
+    pool_class: Any,
     strict_servers: list[PostgresServer],
     environment: Put,
     passfile: Path,
@@ -323,14 +336,15 @@ async def test_dsn_environment_a_password_file_that_cannot_be_used_is_ignored(
             variables = {}
     environment(variables)
     with pytest.raises(AuthenticationFailed):
-        await Pool(f"postgresql://app@127.0.0.1:{strict_servers[0].port}/postgres").open()
+        await pool_class(f"postgresql://app@127.0.0.1:{strict_servers[0].port}/postgres").open()
     warnings = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
     assert len(warnings) == (flaw in ("mode", "directory", "unreadable home"))
     assert all("password file" in warning for warning in warnings)
 
 
+@pytest.mark.parametrize("facade", FACADES, indirect=True)
 async def test_dsn_environment_a_service_names_everything(
-    strict_servers: list[PostgresServer], open_pool: OpenPool, environment: Put, tmp_path: Path
+    pool_class: Any, strict_servers: list[PostgresServer], open_pool: OpenPool, environment: Put, tmp_path: Path
 ) -> None:
     """`service=`, `PGSERVICE` with `PGSERVICEFILE`, or the file at home."""
     await set_password(strict_servers[0], SECRET)
@@ -345,11 +359,13 @@ async def test_dsn_environment_a_service_names_everything(
     environment({"HOME": "/nonexistent", "PGSERVICE": "mine", "PGSERVICEFILE": str(file)})
     assert await (await open_pool()).fetchval("SELECT current_user") == "app"
     with pytest.raises(ConfigError, match="'other' is not defined"):
-        Pool("service=other")
+        pool_class("service=other")
 
 
+@pytest.mark.parametrize("facade", FACADES, indirect=True)
 @pytest.mark.parametrize("place", ["uri", "keyword", "service", "passfile"])
 async def test_dsn_secret_in_errors(
+    pool_class: Any,
     strict_servers: list[PostgresServer],
     environment: Put,
     tmp_path: Path,
@@ -369,7 +385,7 @@ async def test_dsn_secret_in_errors(
     told: list[str] = []
     for password, host in [(SECRET, good), ("other", good), (SECRET, dead)]:
         await set_password(strict_servers[0], password)
-        pool = Pool(f"postgresql://{login}@{host}/postgres{query}", connect_timeout=2, **options)
+        pool = pool_class(f"postgresql://{login}@{host}/postgres{query}", connect_timeout=2, **options)
         told += [repr(pool), str(pool), repr(pool.settings), repr(pool.settings.dsn)]
         try:
             await pool.open()
@@ -406,8 +422,9 @@ def test_dsn_secret_in_errors_of_the_string(environment: Put, dsn: str) -> None:
     assert not [text for text in told if "S3cr3t" in text]
 
 
+@pytest.mark.parametrize("facade", FACADES, indirect=True)
 async def test_dsn_secret_in_errors_tasks_and_events(
-    strict_servers: list[PostgresServer], environment: Put, caplog: pytest.LogCaptureFixture
+    pool_class: Any, strict_servers: list[PostgresServer], environment: Put, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A pool at work, and one that fails: task names, events, statistics, pickled and logged errors."""
     caplog.set_level(logging.DEBUG)
@@ -415,7 +432,7 @@ async def test_dsn_secret_in_errors_tasks_and_events(
     place = f"127.0.0.1:{strict_servers[0].port}"
     events: list[Event] = []
     told: list[str] = []
-    pool = Pool(f"postgresql://app:{quote(SECRET, safe='')}@{place}/postgres", max_size=1, on_event=events.append)
+    pool = pool_class(f"postgresql://app:{quote(SECRET, safe='')}@{place}/postgres", max_size=1, on_event=events.append)
     async with pool:
         calls = [asyncio.create_task(pool.fetchval("SELECT pg_sleep(0.01)")) for _ in range(3)]
         await asyncio.sleep(0)
@@ -427,8 +444,8 @@ async def test_dsn_secret_in_errors_tasks_and_events(
             with pytest.raises(ConnectionLost) as lost:
                 await held.fetchval("SELECT 1")
     assert events
-    dead = Pool(f"postgresql://app:{quote(SECRET, safe='')}@127.0.0.1:1/postgres", connect_timeout=1)
-    wrong = Pool(f"postgresql://app:wrong-{quote(SECRET, safe='')}@{place}/postgres")
+    dead = pool_class(f"postgresql://app:{quote(SECRET, safe='')}@127.0.0.1:1/postgres", connect_timeout=1)
+    wrong = pool_class(f"postgresql://app:wrong-{quote(SECRET, safe='')}@{place}/postgres")
     errors: list[BaseException] = [lost.value]
     for failing in (dead, wrong):
         with pytest.raises((NoNodeAvailable, AuthenticationFailed)) as caught:

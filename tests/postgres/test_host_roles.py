@@ -51,6 +51,7 @@ async def ports(pool: Pool, role: str | None = None, calls: int = 30) -> set[int
     return {await pool.fetchval(PORT, role=role) for _ in range(calls)}
 
 
+@pytest.mark.parametrize("facade", FACADES, indirect=True)
 async def test_every_call_goes_where_its_role_says(servers: PostgresCluster, open_pool: OpenPool) -> None:
     """Without one it goes to the primary: calls, held connections, transactions."""
     pool = await open_pool(servers.dsn)
@@ -79,6 +80,7 @@ async def test_every_call_goes_where_its_role_says(servers: PostgresCluster, ope
     assert calls["replica_read"] >= 120
 
 
+@pytest.mark.parametrize("facade", FACADES, indirect=True)
 @pytest.mark.parametrize(
     ("word", "names"),
     [
@@ -97,6 +99,7 @@ async def test_session_attributes(servers: PostgresCluster, open_pool: OpenPool,
     assert await ports(pool) == port(servers, *names)
 
 
+@pytest.mark.parametrize("facade", FACADES, indirect=True)
 async def test_watchers_have_connections_of_their_own(servers: PostgresCluster, open_pool: OpenPool) -> None:
     """One per host beside the pool's; when all of those are taken, roles are watched all the same."""
     pool = await open_pool(servers.dsn, max_size=1, application_name="mine", refresh_delay=0.05)
@@ -110,6 +113,7 @@ async def test_watchers_have_connections_of_their_own(servers: PostgresCluster, 
         await until(lambda: leaders(pool) == port(servers, "n1"))
 
 
+@pytest.mark.parametrize("facade", FACADES, indirect=True)
 async def test_a_write_waits_while_nobody_takes_writes(servers: PostgresCluster, open_pool: OpenPool) -> None:
     """The refused write runs again as soon as it can, and no refusal reaches the caller."""
     pool = await open_pool(servers.dsn, refresh_delay=60)
@@ -127,6 +131,7 @@ async def test_a_write_waits_while_nobody_takes_writes(servers: PostgresCluster,
         await pool.execute(WRITE, 2, timeout=0.5)
 
 
+@pytest.mark.parametrize("facade", FACADES, indirect=True)
 async def test_a_refusal_on_a_held_connection_makes_the_pool_look(
     servers: PostgresCluster, open_pool: OpenPool
 ) -> None:
@@ -140,6 +145,7 @@ async def test_a_refusal_on_a_held_connection_makes_the_pool_look(
         await until(lambda: not leaders(pool))
 
 
+@pytest.mark.parametrize("facade", FACADES, indirect=True)
 async def test_a_call_that_reads_anywhere_may_turn_out_to_write(servers: PostgresCluster, open_pool: OpenPool) -> None:
     """A replica refuses it without effect, and it goes to the primary."""
     pool = await open_pool(servers.dsn, role="prefer_replica")
@@ -150,6 +156,7 @@ async def test_a_call_that_reads_anywhere_may_turn_out_to_write(servers: Postgre
     assert pool.stats().retries == {"NOT_LEADER": 5}
 
 
+@pytest.mark.parametrize("facade", FACADES, indirect=True)
 async def test_two_primaries_are_told_once_and_the_newer_one_is_used(
     servers: PostgresCluster, open_pool: OpenPool, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -170,6 +177,7 @@ async def test_two_primaries_are_told_once_and_the_newer_one_is_used(
     assert "(timeline 2) is used as the primary" in told[0]
 
 
+@pytest.mark.parametrize("facade", FACADES, indirect=True)
 async def test_a_stale_replica_comes_last(servers: PostgresCluster, open_pool: OpenPool) -> None:
     """Behind the fresh one, and behind the primary where that may answer; it is used when nothing else is left."""
     limit = StalenessPolicy(max_lag_bytes=0)
@@ -195,6 +203,7 @@ async def test_a_stale_replica_comes_last(servers: PostgresCluster, open_pool: O
     await goes_to("replica", "n2")
 
 
+@pytest.mark.parametrize("facade", FACADES, indirect=True)
 async def test_a_frozen_host_delays_nobody(servers: PostgresCluster, open_pool: OpenPool) -> None:
     """Neither the opening, nor a refresh, nor the calls."""
     servers.freeze("n3")
@@ -207,6 +216,7 @@ async def test_a_frozen_host_delays_nobody(servers: PostgresCluster, open_pool: 
     await until(lambda: replicas(pool) == port(servers, "n2", "n3"))
 
 
+@pytest.mark.parametrize("facade", FACADES, indirect=True)
 async def test_a_replica_is_waited_for_and_never_replaced_in_silence(
     postgres: PostgresServer, open_pool: OpenPool
 ) -> None:
@@ -223,6 +233,7 @@ async def test_a_replica_is_waited_for_and_never_replaced_in_silence(
         await plain.fetchval(PORT, role="master")
 
 
+@pytest.mark.parametrize("facade", FACADES, indirect=True)
 async def test_a_balancer_of_ones_own(servers: PostgresCluster, open_pool: OpenPool) -> None:
     """It chooses among the hosts that are equally good."""
     chosen: list[Any] = []
@@ -243,6 +254,7 @@ async def test_a_balancer_of_ones_own(servers: PostgresCluster, open_pool: OpenP
     assert seen == seen[:2] * 3
 
 
+@pytest.mark.parametrize("facade", FACADES, indirect=True)
 async def test_a_link_that_is_cut_and_one_that_is_mute(servers: PostgresCluster, open_pool: OpenPool) -> None:
     """The watcher finds its way back, whatever became of its connection."""
     host, number = servers.address_of("n1")
@@ -264,6 +276,7 @@ async def test_a_link_that_is_cut_and_one_that_is_mute(servers: PostgresCluster,
 # --- hasql's words -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("facade", FACADES, indirect=True)
 async def test_hasqls_words(servers: PostgresCluster, open_pool: OpenPool) -> None:
     """`ready`, `acquire(read_only=)`, `acquire_master`, `acquire_replica`, `wait_masters_ready`."""
     pool = await open_pool(servers.dsn)
@@ -289,6 +302,7 @@ async def test_hasqls_words(servers: PostgresCluster, open_pool: OpenPool) -> No
     assert drawn == first | others
 
 
+@pytest.mark.parametrize("facade", FACADES, indirect=True)
 async def test_hasqls_fallback(postgres: PostgresServer, open_pool: OpenPool) -> None:
     """Without a replica: the primary where that was allowed, per call or by the pool; else the call waits."""
     pool = await open_pool(postgres.dsn, role="leader")
@@ -304,6 +318,7 @@ async def test_hasqls_fallback(postgres: PostgresServer, open_pool: OpenPool) ->
         await falls.acquire_replica(fallback_master=False, timeout=0.1)
 
 
+@pytest.mark.parametrize("facade", FACADES, indirect=True)
 async def test_hasqls_words_that_contradict(postgres: PostgresServer, open_pool: OpenPool) -> None:
     """Refused where they are said."""
     pool = await open_pool(postgres.dsn, role="leader")

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from picopyn.asynchronous import Pool
 from picopyn.errors import AcquireTimeout
 from picopyn.testing import FaultProxy, PostgresServer, black_hole
 from tests.postgres.conftest import OpenPool
 from tests.postgres.nodes import Nodes
+from tests.threads import FACADES
 
 LONG = 60.0
 
@@ -24,9 +24,10 @@ async def fail(_: Any) -> None:
     raise LookupError("not here")
 
 
+@pytest.mark.parametrize("facade", FACADES, indirect=True)
 @pytest.mark.parametrize("min_size", [0, 1, 3])
 async def test_a_hook_that_always_fails_fails_the_opening_with_its_own_error(
-    postgres: PostgresServer, min_size: int
+    pool_class: Any, postgres: PostgresServer, min_size: int
 ) -> None:
     """At once, with the cause it has itself; once it is mended the same pool can be opened."""
     cause = KeyError("deeper")
@@ -36,7 +37,7 @@ async def test_a_hook_that_always_fails_fails_the_opening_with_its_own_error(
         if broken:
             raise LookupError("not here") from cause
 
-    pool = Pool(postgres.dsn, after_connect=hook, connect_timeout=LONG, min_size=min_size)
+    pool = pool_class(postgres.dsn, after_connect=hook, connect_timeout=LONG, min_size=min_size)
     with pytest.raises(LookupError, match="not here") as caught:
         await pool.open()
     assert caught.value.__cause__ is cause
@@ -45,21 +46,27 @@ async def test_a_hook_that_always_fails_fails_the_opening_with_its_own_error(
         assert await pool.fetchval("SELECT 1") == 1
 
 
-async def test_a_hook_that_takes_too_long_is_told_in_the_same_way(postgres: PostgresServer) -> None:
+@pytest.mark.parametrize("facade", FACADES, indirect=True)
+async def test_a_hook_that_takes_too_long_is_told_in_the_same_way(pool_class: Any, postgres: PostgresServer) -> None:
     """Its limit is its own, whatever the time to connect is."""
+
+    async def slow(connection: Any) -> None:
+        await connection.execute(f"SELECT pg_sleep({LONG})")
+
     with pytest.raises(AcquireTimeout, match="after_connect did not finish"):
-        await Pool(
-            postgres.dsn, after_connect=lambda _: asyncio.sleep(LONG), after_connect_timeout=0.05, connect_timeout=LONG
-        ).open()
+        await pool_class(postgres.dsn, after_connect=slow, after_connect_timeout=0.05, connect_timeout=LONG).open()
 
 
+@pytest.mark.parametrize("facade", FACADES, indirect=True)
 @pytest.mark.parametrize("min_size", [0, 1])
-async def test_a_node_that_refuses_does_not_hide_the_hooks_error(postgres: PostgresServer, min_size: int) -> None:
+async def test_a_node_that_refuses_does_not_hide_the_hooks_error(
+    pool_class: Any, postgres: PostgresServer, min_size: int
+) -> None:
     """Whichever of them fails first, and however often it is tried again."""
     with FaultProxy("127.0.0.1", postgres.port or 0) as proxy:
         proxy.refuse()
         source = Nodes(proxy.port, postgres.port)
-        pool = Pool(
+        pool = pool_class(
             postgres.dsn, dialect="postgres", topology_source=source, after_connect=fail, connect_timeout=LONG,
             min_size=min_size,
         )  # fmt: skip
@@ -67,15 +74,21 @@ async def test_a_node_that_refuses_does_not_hide_the_hooks_error(postgres: Postg
             await pool.open()
 
 
-async def test_a_node_that_stays_silent_does_not_hide_the_hooks_error(postgres: PostgresServer) -> None:
+@pytest.mark.parametrize("facade", FACADES, indirect=True)
+async def test_a_node_that_stays_silent_does_not_hide_the_hooks_error(
+    pool_class: Any, postgres: PostgresServer
+) -> None:
     """It is waited for, since the hook may succeed there; then the hook's error is what is told."""
     with black_hole() as hole:
         source = Nodes(hole.port, postgres.port)
-        pool = Pool(postgres.dsn, dialect="postgres", topology_source=source, after_connect=fail, connect_timeout=0.2)
+        pool = pool_class(
+            postgres.dsn, dialect="postgres", topology_source=source, after_connect=fail, connect_timeout=0.2
+        )
         with pytest.raises(LookupError, match="not here"):
             await pool.open()
 
 
+@pytest.mark.parametrize("facade", FACADES, indirect=True)
 @pytest.mark.parametrize("min_size", [0, 1])
 @pytest.mark.parametrize("max_total", [None, 1])
 async def test_a_hook_that_succeeds_at_one_node_is_enough(

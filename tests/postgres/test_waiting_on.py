@@ -16,13 +16,14 @@ from tests.postgres.conftest import OpenPool, until
 from tests.threads import FACADES
 
 #: How far the server is away in these tests, one way (seconds).
-FAR = 0.15
+FAR = 0.3
 
 
 def through(postgres: PostgresServer, proxy: FaultProxy) -> str:
     return postgres.dsn.replace(f":{postgres.port}/", f":{proxy.port}/")
 
 
+@pytest.mark.parametrize("facade", FACADES, indirect=True)
 async def test_a_waiter_is_served_after_an_attempt_for_it_failed(postgres: PostgresServer, open_pool: OpenPool) -> None:
     """There is room for more connections: the next attempt is made by itself, not with the next call."""
     attempts = 0
@@ -40,6 +41,7 @@ async def test_a_waiter_is_served_after_an_attempt_for_it_failed(postgres: Postg
     await pool.release(held)
 
 
+@pytest.mark.parametrize("facade", FACADES, indirect=True)
 async def test_a_waiter_is_served_when_the_server_answers_again(postgres: PostgresServer, open_pool: OpenPool) -> None:
     """One connection is held, and opening another one failed while the server was mute."""
     with FaultProxy("127.0.0.1", postgres.port or 0) as proxy:
@@ -56,6 +58,7 @@ async def test_a_waiter_is_served_when_the_server_answers_again(postgres: Postgr
         await pool.release(held)
 
 
+@pytest.mark.parametrize("facade", FACADES, indirect=True)
 @pytest.mark.parametrize("what", ["outdated", "evicted", "look-up of a type"])
 async def test_one_limit_covers_every_request_that_a_call_takes(
     postgres: PostgresServer, open_pool: OpenPool, admin: Any, what: str
@@ -84,6 +87,7 @@ async def test_one_limit_covers_every_request_that_a_call_takes(
             assert time.monotonic() - began < 5 * FAR
 
 
+@pytest.mark.parametrize("facade", FACADES, indirect=True)
 async def test_an_answer_that_cannot_be_read_is_no_lost_connection(
     postgres: PostgresServer, open_pool: OpenPool, admin: Any
 ) -> None:
@@ -101,6 +105,7 @@ async def test_an_answer_that_cannot_be_read_is_no_lost_connection(
     assert (stats.outcome_unknown, stats.closes.get("broken", 0), stats.connects) == (0, 0, 1)
 
 
+@pytest.mark.parametrize("facade", FACADES, indirect=True)
 async def test_a_write_that_was_sent_is_never_told_as_unsent(postgres: PostgresServer, open_pool: OpenPool) -> None:
     """It may be repeated, so it was to be sent again; when no node can be reached any more, it may have happened."""
     with FaultProxy("127.0.0.1", postgres.port or 0) as proxy:

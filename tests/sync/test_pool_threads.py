@@ -13,10 +13,12 @@ from typing import Any
 
 import pytest
 
-from picopyn.errors import ConfigError, UsageError
+from picopyn.errors import ConfigError, PoolClosed, UsageError
+from picopyn.observe import ConnectionClosed
 from picopyn.sync import Pool
 from picopyn.sync.acquired import AcquiredConnection
 from picopyn.testing import PostgresServer
+from tests.postgres.nodes import Nodes
 from tests.sync.conftest import until
 
 
@@ -119,3 +121,66 @@ def test_listeners_get_the_held_connection(server: PostgresServer) -> None:
         with pool.acquire() as other:
             other.execute("NOTIFY news, 'two'")
         assert len(heard) == 1
+
+
+def test_an_observer_cannot_close_the_pool_but_terminate_it(server: PostgresServer) -> None:
+    """It runs on the pool's own thread, which cannot wait for itself: a clear error, and nothing has changed."""
+    told: list[str] = []
+    calls = (lambda: pool.close(), lambda: pool.refresh_topology(), lambda: pool.explain_route("SELECT 1"))
+
+    def observe(event: object) -> None:
+        if not isinstance(event, ConnectionClosed) or told:
+            return
+        for call in calls:
+            try:
+                call()
+            except UsageError as error:
+                told.append(str(error))
+
+    pool = opened(server, max_size=2, on_event=observe)
+    with pool:
+        with pool.acquire() as connection:
+            connection.terminate()
+        until(lambda: len(told) == len(calls))
+        assert set(told) == {"on_event runs on the pool's own thread, which cannot wait for itself: use another thread"}
+        assert pool.fetchval("SELECT 1") == 1
+
+
+class Held(Nodes):
+    """A source whose later answers never come."""
+
+    asked = 0
+
+    async def refresh(self) -> None:
+        self.asked += 1
+        if self.asked > 1:
+            await asyncio.Event().wait()
+        await super().refresh()
+
+
+@pytest.mark.parametrize("name", ["close", "refresh_topology"])
+def test_who_waits_for_the_pool_learns_of_its_termination(name: str, server: PostgresServer) -> None:
+    """Whatever it was that he waited for: closing is done then, the rest ends with `PoolClosed`."""
+    source = Held(server.port)
+    pool = opened(server, topology_source=source).open()
+    held = pool.acquire().take()
+    calls: dict[str, Callable[[], object]] = {
+        "close": lambda: pool.close(grace=60),
+        "refresh_topology": pool.refresh_topology,
+    }
+    told: list[object] = []
+
+    def wait() -> None:
+        try:
+            told.append(calls[name]())
+        except PoolClosed as error:
+            told.append(error)
+
+    waiting = threading.Thread(target=wait)
+    waiting.start()
+    until(lambda: "closed" in repr(pool) if name == "close" else source.asked > 1)
+    pool.terminate()
+    waiting.join(30)
+    assert not waiting.is_alive()
+    assert [type(outcome) for outcome in told] == [type(None) if name == "close" else PoolClosed]
+    held.release()

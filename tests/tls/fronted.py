@@ -20,10 +20,12 @@ class Fronted:
     Args:
         cluster: Its instances know nothing of the proxies, as behind a NAT.
         front: Makes the front of each.
+        pool_class: What pools are made of.
     """
 
-    def __init__(self, cluster: PicodataCluster, front: MakeFront) -> None:
+    def __init__(self, cluster: PicodataCluster, front: MakeFront, pool_class: Any = Pool) -> None:
         self.cluster = cluster
+        self._pool_class = pool_class
         self._front = front
         self._running = ExitStack()
         self.proxies: dict[str, FaultProxy] = {}
@@ -53,11 +55,11 @@ class Fronted:
         """What clients began with, by instance, without the questions for TLS."""
         return {name: set(self.front(name).openings) - {"SSLRequest"} for name in self.proxies}
 
-    def pool(self, *, seeds: list[str] | None = None, **settings: Any) -> Pool:
+    def pool(self, *, seeds: list[str] | None = None, **settings: Any) -> Any:
         """A pool that finds the instances through the proxies, seeds by name of instance or as `host:port`."""
         named = [self._seed(seed) for seed in (seeds or list(self.proxies))]
         dsn = f"postgresql://admin:{self.cluster.password()}@{','.join(named)}/"
-        return Pool(dsn, address_map=lambda host, port: self._places[host, port], **settings)
+        return self._pool_class(dsn, address_map=lambda host, port: self._places[host, port], **settings)
 
     def _seed(self, seed: str) -> str:
         proxy = self.proxies.get(seed)

@@ -11,6 +11,7 @@ import pytest
 from picopyn.asynchronous import Pool
 from picopyn.errors import AuthenticationFailed, NoNodeAvailable
 from picopyn.testing import FaultProxy, PostgresServer, TlsFront, tls_only
+from tests.threads import FACADES
 from tests.tls.certificates import Authority
 from tests.tls.fronted import Fronted
 
@@ -31,14 +32,17 @@ async def use(pool: Pool) -> None:
     assert explained.direct
 
 
+@pytest.mark.parametrize("facade", FACADES, indirect=True)
 @pytest.mark.parametrize("mode", ["prefer", "require", "verify-ca", "verify-full"])
-async def test_every_connection_is_encrypted(mode: str, picopyn_cluster: Any, authority: Authority) -> None:
+async def test_every_connection_is_encrypted(
+    mode: str, picopyn_cluster: Any, pool_class: Any, authority: Authority
+) -> None:
     """Those of callers and those that learn, on every node, each with a certificate of its own."""
 
     def front(number: int, address: str) -> TlsFront:
         return TlsFront(authority.issue(addresses=[address]).server_side(), refuse=tls_only)
 
-    with Fronted(picopyn_cluster, front) as fronted:
+    with Fronted(picopyn_cluster, front, pool_class) as fronted:
         async with fronted.pool(sslmode=mode, sslrootcert=authority.root) as pool:
             await use(pool)
         assert all(openings <= {TLS, "encrypted CancelRequest"} for openings in fronted.openings.values())
@@ -46,10 +50,11 @@ async def test_every_connection_is_encrypted(mode: str, picopyn_cluster: Any, au
         assert all(TLS in fronted.openings[name] for name in leaders)
 
 
+@pytest.mark.parametrize("facade", FACADES, indirect=True)
 @pytest.mark.parametrize("mode", ["disable", "allow", "prefer"])
-async def test_a_cluster_without_tls_is_used_in_plain_text(mode: str, picopyn_cluster: Any) -> None:
+async def test_a_cluster_without_tls_is_used_in_plain_text(mode: str, picopyn_cluster: Any, pool_class: Any) -> None:
     """`disable` never asks, `prefer` asks each time and takes no for an answer."""
-    with Fronted(picopyn_cluster, lambda number, address: TlsFront()) as fronted:
+    with Fronted(picopyn_cluster, lambda number, address: TlsFront(), pool_class) as fronted:
         async with fronted.pool(sslmode=mode) as pool:
             await use(pool)
         asked = [opening for name in fronted.proxies for opening in fronted.front(name).openings]
@@ -57,9 +62,10 @@ async def test_a_cluster_without_tls_is_used_in_plain_text(mode: str, picopyn_cl
         assert TLS not in asked
 
 
-async def test_a_cluster_without_tls_under_require(picopyn_cluster: Any) -> None:
+@pytest.mark.parametrize("facade", FACADES, indirect=True)
+async def test_a_cluster_without_tls_under_require(picopyn_cluster: Any, pool_class: Any) -> None:
     """`open()` says of each node what it lacks; nobody was sent a start-up packet."""
-    with Fronted(picopyn_cluster, lambda number, address: TlsFront()) as fronted:
+    with Fronted(picopyn_cluster, lambda number, address: TlsFront(), pool_class) as fronted:
         with pytest.raises(NoNodeAvailable) as caught:
             await fronted.pool(sslmode="require").open()
         assert len(caught.value.reasons) == len(fronted.proxies)
@@ -67,24 +73,28 @@ async def test_a_cluster_without_tls_under_require(picopyn_cluster: Any) -> None
         assert not any(fronted.openings.values())
 
 
-async def test_a_cluster_with_tls_only_under_disable(picopyn_cluster: Any, authority: Authority) -> None:
+@pytest.mark.parametrize("facade", FACADES, indirect=True)
+async def test_a_cluster_with_tls_only_under_disable(
+    picopyn_cluster: Any, pool_class: Any, authority: Authority
+) -> None:
     """The server's own words, and what to change; one node was asked, since it is a refusal."""
     context = authority.issue().server_side()
-    with Fronted(picopyn_cluster, lambda number, address: TlsFront(context, refuse=tls_only)) as fronted:
+    with Fronted(picopyn_cluster, lambda number, address: TlsFront(context, refuse=tls_only), pool_class) as fronted:
         with pytest.raises(AuthenticationFailed, match="requires the client to use ssl") as caught:
             await fronted.pool(sslmode="disable").open()
         assert "sslmode=require" in str(caught.value)
         assert sum("StartupMessage" in fronted.front(name).openings for name in fronted.proxies) == 1
 
 
-async def test_nodes_demand_a_client_certificate(picopyn_cluster: Any, authority: Authority) -> None:
+@pytest.mark.parametrize("facade", FACADES, indirect=True)
+async def test_nodes_demand_a_client_certificate(picopyn_cluster: Any, pool_class: Any, authority: Authority) -> None:
     """With it everything works; without it `open()` says what to give."""
 
     def front(number: int, address: str) -> TlsFront:
         return TlsFront(authority.issue(addresses=[address]).server_side(clients=authority.root))
 
     client = authority.issue(common_name="app")
-    with Fronted(picopyn_cluster, front) as fronted:
+    with Fronted(picopyn_cluster, front, pool_class) as fronted:
         words = {"sslmode": "verify-full", "sslrootcert": authority.root}
         async with fronted.pool(sslcert=client.cert, sslkey=client.key, **words) as pool:
             await use(pool)
@@ -92,19 +102,25 @@ async def test_nodes_demand_a_client_certificate(picopyn_cluster: Any, authority
             await fronted.pool(**words).open()
 
 
-async def test_a_context_of_ones_own_serves_the_whole_pool(picopyn_cluster: Any, authority: Authority) -> None:
+@pytest.mark.parametrize("facade", FACADES, indirect=True)
+async def test_a_context_of_ones_own_serves_the_whole_pool(
+    picopyn_cluster: Any, pool_class: Any, authority: Authority
+) -> None:
     """It is used as it is."""
     context = ssl.create_default_context(cafile=str(authority.root))
 
     def front(number: int, address: str) -> TlsFront:
         return TlsFront(authority.issue(addresses=[address]).server_side(), refuse=tls_only)
 
-    with Fronted(picopyn_cluster, front) as fronted:
+    with Fronted(picopyn_cluster, front, pool_class) as fronted:
         async with fronted.pool(ssl=context) as pool:
             await use(pool)
 
 
-async def test_a_node_whose_hand_shake_hangs_delays_nobody(picopyn_cluster: Any, authority: Authority) -> None:
+@pytest.mark.parametrize("facade", FACADES, indirect=True)
+async def test_a_node_whose_hand_shake_hangs_delays_nobody(
+    picopyn_cluster: Any, pool_class: Any, authority: Authority
+) -> None:
     """Not `open()`, not calls to other nodes, not `close()`."""
     context = authority.issue().server_side()
     hung = min(picopyn_cluster.leaders().values())
@@ -113,23 +129,24 @@ async def test_a_node_whose_hand_shake_hangs_delays_nobody(picopyn_cluster: Any,
         stalls = list(picopyn_cluster.instances)[number] == hung
         return TlsFront(context, stall="handshake" if stalls else None)
 
-    with Fronted(picopyn_cluster, front) as fronted:
+    with Fronted(picopyn_cluster, front, pool_class) as fronted:
         seeds = [hung, *(name for name in fronted.proxies if name != hung)]
         async with asyncio.timeout(20):
             async with fronted.pool(seeds=seeds, sslmode="require", connect_timeout=0.5) as pool:
                 assert await pool.fetchval("SELECT 1") == 1
 
 
+@pytest.mark.parametrize("facade", FACADES, indirect=True)
 @pytest.mark.parametrize("dialect", ["auto", "postgres"])
 @pytest.mark.parametrize("mode", ["allow", "prefer", "verify-full"])
 async def test_a_plain_postgresql_with_tls_only(
-    mode: str, dialect: str, server: PostgresServer, authority: Authority
+    pool_class: Any, mode: str, dialect: str, server: PostgresServer, authority: Authority
 ) -> None:
     """It is told apart, used and closed over TLS; under `allow` each connection is refused once before."""
     front = TlsFront(authority.issue(addresses=["127.0.0.1"]).server_side(), refuse=tls_only)
     with FaultProxy("127.0.0.1", server.port or 0, tls=front) as proxy:
         dsn = f"postgresql://postgres@{proxy.host}:{proxy.port}/postgres"
-        async with Pool(dsn, dialect=dialect, sslmode=mode, sslrootcert=authority.root) as pool:
+        async with pool_class(dsn, dialect=dialect, sslmode=mode, sslrootcert=authority.root) as pool:
             texts = await asyncio.gather(*(pool.fetchval("SELECT repeat('x', $1)", n * 1000) for n in range(200)))
             assert [len(text) for text in texts] == [n * 1000 for n in range(200)]
             with pytest.raises(TimeoutError):

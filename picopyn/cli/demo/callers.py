@@ -15,6 +15,7 @@ from picopyn.asynchronous import Pool
 from picopyn.cli.demo.ledger import Ledger, State
 from picopyn.cli.demo.tables import Table
 from picopyn.cli.demo.tally import Tally, WrongAnswer
+from picopyn.cli.demo.threaded import ThreadedPool
 from picopyn.errors import OutcomeUnknown
 
 
@@ -29,7 +30,7 @@ class Caller(Protocol):
 class Books:
     """One table's rows through the pool, with every outcome in the ledger."""
 
-    def __init__(self, pool: Pool, ledger: Ledger, table: Table) -> None:
+    def __init__(self, pool: Pool | ThreadedPool, ledger: Ledger, table: Table) -> None:
         self._pool = pool
         self._ledger = ledger
         self._table = table

@@ -17,11 +17,12 @@ from types import FrameType
 _ADVICE = "install it with: pip install 'picopyn[testing,cli]'"
 
 
-def run(*, quick: bool) -> int:
+def run(*, quick: bool, threads: bool = False) -> int:
     """Play the demo.
 
     Args:
         quick: Shorter acts.
+        threads: The callers are threads, and the pool is `picopyn.sync.Pool`.
 
     Returns:
         The exit code, see [`picopyn.cli.main`][].
@@ -30,10 +31,10 @@ def run(*, quick: bool) -> int:
         importlib.import_module("picopyn.cli.demo.play")
     except ModuleNotFoundError as error:
         return _refuse(f"the package {error.name!r} is missing; {_ADVICE}")
-    return _play(quick)
+    return _play(quick, threads)
 
 
-def _play(quick: bool) -> int:
+def _play(quick: bool, threads: bool) -> int:
     from picopyn.cli.demo.play import play
     from picopyn.cli.demo.stage import QUICK, Pace
     from picopyn.testing import ClusterError, PostgresNotFound
@@ -43,7 +44,7 @@ def _play(quick: bool) -> int:
     try:
         find_postgres()
         with _terminated_like_interrupted():
-            return play(QUICK if quick else Pace())
+            return play(QUICK if quick else Pace(), threads=threads)
     except PostgresNotFound as error:
         return _refuse(str(error))
     except ClusterError as error:

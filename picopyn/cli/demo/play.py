@@ -13,17 +13,19 @@ from picopyn.cli.demo.promises import Promise, exit_code
 from picopyn.cli.demo.screen import Screen
 from picopyn.cli.demo.stage import TIER, Pace, Stage
 from picopyn.cli.demo.tables import TABLES
+from picopyn.cli.demo.threaded import ThreadedPool
 from picopyn.testing import PicodataCluster
 
 _ROWS_PER_CALLER = 100
 
 
-def play(pace: Pace, screen: Screen | None = None) -> int:
+def play(pace: Pace, screen: Screen | None = None, *, threads: bool = False) -> int:
     """Play it.
 
     Args:
         pace: How long things take.
         screen: Where it is shown; None: standard output.
+        threads: Whether the callers are threads, and the pool is `picopyn.sync.Pool`.
 
     Returns:
         0 when every promise was kept, else 1.
@@ -38,7 +40,7 @@ def play(pace: Pace, screen: Screen | None = None) -> int:
     try:
         with screen.busy("starting two replicasets of two instances"):
             cluster.start()
-        promises, contrast = asyncio.run(_acts(cluster, screen, pace, began))
+        promises, contrast = asyncio.run(_acts(cluster, screen, pace, began, ThreadedPool if threads else Pool))
     finally:
         with screen.busy("stopping everything"):
             cluster.shutdown()
@@ -46,10 +48,12 @@ def play(pace: Pace, screen: Screen | None = None) -> int:
     return exit_code(promises)
 
 
-async def _acts(cluster: PicodataCluster, screen: Screen, pace: Pace, began: float) -> tuple[list[Promise], str]:
+async def _acts(
+    cluster: PicodataCluster, screen: Screen, pace: Pace, began: float, pool_class: type[Pool] | type[ThreadedPool]
+) -> tuple[list[Promise], str]:
     for table in TABLES:
         cluster.execute(table.create)
-    pool = Pool(
+    pool = pool_class(
         cluster.dsn,
         topology_update_interval=pace.topology_update_interval,
         acquire_timeout=pace.auto_offline_timeout + pace.give_up,
@@ -70,9 +74,11 @@ async def _acts(cluster: PicodataCluster, screen: Screen, pace: Pace, began: flo
 
 def _opening(stage: Stage, seconds: float) -> None:
     """Say what there is, and draw the topology as the driver knows it."""
+    module = "sync, with a thread for each caller" if isinstance(stage.pool, ThreadedPool) else "asynchronous"
     stage.screen.say(
         f"[green]ready[/] after {seconds:.1f} s. This is [bold]picopyn.testing.PicodataCluster[/]: it does what "
-        "a real Picodata 26.1 was recorded to do. What the driver found out about it, from one connection string:"
+        "a real Picodata 26.1 was recorded to do. What the driver found out about it, from one connection string "
+        f"(the pool is that of picopyn.{module}):"
     )
     stage.screen.show(topology_picture(stage.instances, stage.leaders, _owned(stage)))
 

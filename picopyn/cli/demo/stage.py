@@ -12,6 +12,7 @@ from picopyn.cli.demo.callers import Books, MixedCaller
 from picopyn.cli.demo.ledger import Ledger
 from picopyn.cli.demo.screen import Screen
 from picopyn.cli.demo.tables import TABLES, Table
+from picopyn.cli.demo.threaded import ThreadedPool
 from picopyn.testing import Instance, PicodataCluster
 
 #: The tier of every table.
@@ -64,7 +65,7 @@ class Stage:
     """
 
     cluster: PicodataCluster
-    pool: Pool
+    pool: Pool | ThreadedPool
     screen: Screen
     pace: Pace
     instances: dict[str, Instance]

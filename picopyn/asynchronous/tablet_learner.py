@@ -140,9 +140,15 @@ class TabletLearner:
 
     # Memory
 
-    def tell_forgotten(self, listener: Callable[[str | None], None]) -> None:
-        """Tell somebody of every text whose metadata left or was replaced; None stands for all texts."""
+    def tell_forgotten(self, listener: Callable[[str | None], None], in_use: Callable[[str], bool]) -> None:
+        """Tell somebody of every text whose metadata left or was replaced; None stands for all texts.
+
+        Args:
+            listener: Who is told.
+            in_use: Whether a text was used since this was asked last: then another one leaves a full cache.
+        """
         self._cache.on_forgotten = listener
+        self._cache.in_use = in_use
 
     def evict(self, query: str) -> None:
         """Forget a text; it may be asked about again at once."""

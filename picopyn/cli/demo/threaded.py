@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 from picopyn import sync
 from picopyn.routing.explanation import RouteExplanation
+from picopyn.stats import PoolStats
 from picopyn.topology import TopologySnapshot
 
 T = TypeVar("T")
@@ -48,6 +49,10 @@ class ThreadedPool:
     def topology(self) -> TopologySnapshot:
         """See the pool."""
         return self._pool.topology
+
+    def stats(self) -> PoolStats:
+        """See the pool."""
+        return self._pool.stats()
 
     async def wait_ready(self) -> None:
         """See the pool."""

@@ -15,6 +15,7 @@ PicopynError
 ├── CallTimeout (TimeoutError)      the deadline ended while the server had the statement
 ├── ConnectionLost (ConnectionError)
 ├── NoNodeAvailable                 a reason for every node that was tried
+├── BulkError                       a load of many rows stopped; its report says what became of each
 └── OutcomeUnknown                  a write that may or may not have happened
 ```
 
@@ -26,6 +27,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from enum import Enum
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from picopyn.bulk_report import BulkReport
 
 
 class PicopynError(Exception):
@@ -96,6 +101,42 @@ class WriteTimeout(CallTimeout, OutcomeUnknown):
 
 class WriteLost(ConnectionLost, OutcomeUnknown):
     """The connection broke after a statement was sent that is not known to be repeatable: it may have happened."""
+
+
+class BulkError(PicopynError):
+    """A load of many rows stopped. What stopped it first is its `__cause__`.
+
+    Attributes:
+        report: What became of the rows; `executemany(…, resume=report)` goes on from there.
+    """
+
+    def __init__(self, message: str, report: BulkReport) -> None:
+        super().__init__(message)
+        self.report = report
+
+    def __reduce__(self) -> tuple[type[BulkError], tuple[str, BulkReport]]:
+        return type(self), (str(self), self.report)
+
+
+class BulkOutcomeUnknown(BulkError, OutcomeUnknown):  # noqa: N818 - as the other unknown outcomes
+    """The same, and of some rows nobody knows whether they took effect."""
+
+
+class FetchIncomplete(PicopynError):  # noqa: N818 - names what the caller got
+    """`fetch_by_keys` got rows for some of the keys only. What failed first is its `__cause__`.
+
+    Attributes:
+        rows: The rows of the keys that could be asked for.
+        failed: Positions of the keys without an answer → why.
+    """
+
+    def __init__(self, message: str, rows: Sequence[Any], failed: Mapping[int, Exception]) -> None:
+        super().__init__(message)
+        self.rows = list(rows)
+        self.failed = dict(failed)
+
+    def __reduce__(self) -> tuple[type[FetchIncomplete], tuple[str, list[Any], dict[int, Exception]]]:
+        return type(self), (str(self), self.rows, self.failed)
 
 
 class NoNodeAvailable(PicopynError):  # noqa: N818 - the promised name

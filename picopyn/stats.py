@@ -18,6 +18,7 @@ CallReason = Literal[
     "keyed",  # to the leader that owns its key
     "key_set",  # several keys, all owned by one leader
     "constant",  # to the leader of a bucket that does not depend on the parameters
+    "named",  # to the key, bucket, tier or node that the caller named
     "any",  # no sharded table takes part; every node answers by itself
     "spread",  # its keys have several owners; the server asks them
     "unlearned",  # the route of the text is not known yet

@@ -24,6 +24,7 @@ PACKAGE = Path(__file__).parent.parent / "picopyn"
 
 #: Room → storey. Imports go to the same room or downwards; the rooms of storey 0 are one vocabulary.
 STOREYS = {
+    "bulk_report": 0,
     "errors": 0,
     "settings": 0,
     "role_settings": 0,

@@ -256,6 +256,15 @@ class Pool(_Awaited):
     def acquire_replica(self, **options: Any) -> _Block:
         return _Block(self._threads, self._inner.acquire_replica(**options))
 
+    def acquire_by_sharding_key(self, *args: Any, **options: Any) -> _Block:
+        return _Block(self._threads, self._inner.acquire_by_sharding_key(*args, **options))
+
+    def acquire_by_tier_and_bucket_id(self, *args: Any, **options: Any) -> _Block:
+        return _Block(self._threads, self._inner.acquire_by_tier_and_bucket_id(*args, **options))
+
+    def acquire_by_instance_uuid(self, *args: Any, **options: Any) -> _Block:
+        return _Block(self._threads, self._inner.acquire_by_instance_uuid(*args, **options))
+
     def transaction(self, **options: Any) -> _Block:
         return _Block(self._threads, self._inner.transaction(**options))
 

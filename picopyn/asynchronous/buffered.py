@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from typing import Any, Final
 from weakref import WeakKeyDictionary
 
@@ -49,6 +50,10 @@ class BufferedFront(asyncio.BufferedProtocol):
         """So much has arrived."""
         self._data_received(bytes(self._buffer[:nbytes]))
 
+    def tap(self, listener: Callable[[bytes], None] | None) -> None:
+        """Let somebody see what arrives, before it is handed on; None: nobody any more."""
+        self._data_received = self.behind.data_received if listener is None else both(listener, self.behind)
+
     def eof_received(self) -> bool | None:
         """The other side has finished."""
         result: bool | None = self.behind.eof_received()
@@ -65,6 +70,17 @@ class BufferedFront(asyncio.BufferedProtocol):
     def resume_writing(self) -> None:
         """It has room again."""
         self.behind.resume_writing()
+
+
+def both(listener: Callable[[bytes], None], behind: Any) -> Callable[[bytes], None]:
+    """What shows bytes to a listener and hands them to a protocol."""
+    receive = behind.data_received
+
+    def received(data: bytes) -> None:
+        listener(data)
+        receive(data)
+
+    return received
 
 
 def put_in_front(transport: Any, protocol: Any) -> bool:

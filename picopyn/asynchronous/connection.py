@@ -16,6 +16,8 @@ from picopyn.asynchronous.buffered import put_in_front
 from picopyn.asynchronous.copying import CopyingConnection
 from picopyn.asynchronous.known_types import known_arrays
 from picopyn.asynchronous.last_byte import seconds_since_last_byte
+from picopyn.asynchronous.tapping import tapped
+from picopyn.engine.row_acks import RowAcks
 
 #: Stands for the statement of a look-up that was not needed: it has a name, so it has replaced no unnamed one.
 _NOT_ASKED = SimpleNamespace(name="-")
@@ -81,14 +83,23 @@ class Connection(CopyingConnection):
         """Prepare every statement again at its next use; those at the server are closed with the next one."""
         self._drop_local_statement_cache()
 
-    async def executemany_freshly(self, query: str, rows: Sequence[Any], *, timeout: float | None = None) -> None:
+    async def executemany_freshly(
+        self, query: str, rows: Sequence[Any], acks: RowAcks | None = None, *, timeout: float | None = None
+    ) -> None:
         """`executemany` with a statement that is prepared for this call and not kept, for servers without transactions.
 
         A kept one may turn out to be outdated after some rows were executed; one just prepared hardly does.
+
+        Args:
+            query: The statement.
+            rows: Rows of arguments.
+            acks: Counts the rows that the server acknowledges, also when the call fails.
+            timeout: Limit for all of it (seconds).
         """
         deadline = None if timeout is None else self._loop.time() + timeout
         statement = await self.prepare(query, name="", timeout=timeout)
-        await statement.executemany(rows, timeout=deadline and max(deadline - self._loop.time(), 0.001))
+        with tapped(self._transport, (acks or RowAcks()).feed):
+            await statement.executemany(rows, timeout=deadline and max(deadline - self._loop.time(), 0.001))
 
     async def _introspect_types(self, typeoids: Collection[int], timeout: float | None) -> tuple[list[Any], Any]:
         """What is known about types that have no codec yet; asks the server only about what differs between servers."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from random import Random
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -14,22 +14,28 @@ from picopyn.asynchronous.dialect_detection import named_dialect
 from picopyn.asynchronous.household import Household
 from picopyn.asynchronous.lifecycle import State
 from picopyn.asynchronous.sessions import refuse_unsupported
+from picopyn.bulk_report import BulkReport
 from picopyn.dialects.base import Capability
+from picopyn.engine.bulk import CHUNK_SIZE, BulkLoad, BulkOptions, check_resume
+from picopyn.engine.bulk_rows import GivenRows, RowSource
 from picopyn.engine.cluster import Cluster
 from picopyn.engine.executor import Executor
 from picopyn.engine.explain import explain
 from picopyn.engine.journal import Journal
+from picopyn.engine.key_factories import make_factory
+from picopyn.engine.key_fetch import FetchOptions, KeyFetch
 from picopyn.engine.loan import no_transactions
-from picopyn.engine.place import Place, find
-from picopyn.engine.request import EXECUTEMANY, EXECUTEMANY_FRESHLY, Request
+from picopyn.engine.place import Place, Where, find, place_of
+from picopyn.engine.request import Request
 from picopyn.engine.statistics import pool_stats
 from picopyn.engine.transaction import TransactionRun, new_request
 from picopyn.errors import ConfigError, NotSupported, UsageError
 from picopyn.query_metadata import PreparedStatementMetadata
 from picopyn.role_settings import role_problems
 from picopyn.routing.explanation import RouteExplanation
+from picopyn.routing.key_texts import split_values
 from picopyn.routing.plan import Role
-from picopyn.routing.sharding import ShardingKey
+from picopyn.routing.sharding import ShardingKey, ShardingKeyFactory
 from picopyn.settings import PoolSettings, check_timeout
 from picopyn.stats import Counters, PoolStats
 from picopyn.topology import TopologySnapshot
@@ -188,11 +194,77 @@ class PoolFacade(Generic[L]):
         self._control, self._journal = household.control, household.journal
         self._cluster, self._executor = household.cluster, household.executor
 
-    def _rows(self, args: Iterable[Sequence[Any]]) -> tuple[str, tuple[Any, ...]]:
-        """The method that executes rows of arguments here, and its one argument."""
+    def _is_load(self, chunk_size: int | None, resume: BulkReport | None) -> bool:
+        """Whether rows are sent in chunks, rather than all together, which then take effect together."""
         self._check_open()  # before the rows are taken
-        rows = args if isinstance(args, list | tuple) else list(args)
-        return EXECUTEMANY if self._is_atomic else EXECUTEMANY_FRESHLY, (rows,)
+        return not self._is_atomic or chunk_size is not None or resume is not None
+
+    async def _load(
+        self,
+        query: str,
+        source: RowSource,
+        timeout: float | None,
+        role: str | None,
+        idempotent: bool | None,
+        chunk_size: int | None,
+        progress: Callable[[int], object] | None,
+        resume: BulkReport | None,
+    ) -> int:
+        check_timeout(timeout)
+        if chunk_size is not None and (type(chunk_size) is not int or chunk_size < 1):
+            raise UsageError("chunk_size= takes a number of rows of at least 1")
+        if resume is not None:
+            check_resume(resume, query, idempotent)
+        options = BulkOptions(
+            chunk_size=chunk_size or CHUNK_SIZE,
+            one_by_one=not self._is_atomic,
+            timeout=timeout,
+            chunk_timeout=self._command_timeout,
+            role=self._role(role),
+            idempotent=idempotent,
+            resume=resume,
+            progress=progress,
+        )
+        key_hash = self._household.dialect.key_hash
+        return await BulkLoad(self._executor, self._cluster, key_hash, query, source, options).run()
+
+    async def _split(
+        self, query: str, args: tuple[Any, ...], timeout: float | None, role: str | None, idempotent: bool | None
+    ) -> str:
+        """Insert rows of VALUES at all their owners at once."""
+        one, rows = split_values(query, args)
+        count = await self._load(one, GivenRows(rows), timeout, role, idempotent, None, None, None)
+        return f"INSERT 0 {count}"
+
+    def _fetch_by_keys(
+        self,
+        query: str,
+        keys: Iterable[Any],
+        others: tuple[Any, ...],
+        order_by: str | Sequence[str] | None,
+        timeout: float | None,
+        role: str | None,
+        idempotent: bool | None,
+    ) -> KeyFetch:
+        self._check_open()
+        check_timeout(timeout)
+        columns = (order_by,) if isinstance(order_by, str) else tuple(order_by or ())
+        own = timeout is not None
+        options = FetchOptions(
+            order_by=columns,
+            timeout=timeout if own else self._command_timeout,
+            own_timeout=own,
+            role=self._role(role),
+            idempotent=idempotent,
+        )
+        key_hash = self._household.dialect.key_hash
+        return KeyFetch(self._executor, self._cluster, key_hash, query, list(keys), others, options)
+
+    def _check_copy(self) -> None:
+        """Refuse COPY where there is none."""
+        self._check_open()
+        if not self._is_atomic:
+            raise NotSupported("copy_records() needs COPY, which this server does not have; use executemany()")
 
     def _limit(self, request: Request, timeout: float | None) -> None:
         """Give a call its limit: the caller's own, else the pool's `command_timeout`, which there is."""
@@ -221,6 +293,8 @@ class PoolFacade(Generic[L]):
         read_only: bool | None = None,
         fallback_master: bool | None = None,
         master_as_replica_weight: float | None = None,
+        tier: str | None = None,
+        bucket: int | None = None,
     ) -> Place:
         if read_only is not None:
             if role is not None:
@@ -228,7 +302,18 @@ class PoolFacade(Generic[L]):
             role = "replica" if read_only else "leader"
         asked = role if role is not None or node is not None else self._settings.role
         known = None if asked is None else self._role(asked)
-        return Place(known, node, key, fallback_master, master_as_replica_weight)
+        return Place(known, node, key, fallback_master, master_as_replica_weight, tier, bucket)
+
+    def _send_to(self, request: Request, role: str | None, where: Mapping[str, Any]) -> None:
+        """The caller said where a call goes."""
+        if any(value is not None for value in where.values()) or not where.keys() <= Where.__annotations__.keys():
+            request.place = place_of(where, None if role is None else request.role, request.method)
+
+    async def _make_factory(
+        self, table: str, tier: str | None, columns: Mapping[str, str | int] | None
+    ) -> ShardingKeyFactory:
+        self._check_open()
+        return await make_factory(self._executor, self._household.dialect, self._cluster.snapshot, table, tier, columns)
 
     def _loan_request(self, timeout: float | None, place: Place) -> Request:
         self._check_open()
@@ -238,9 +323,15 @@ class PoolFacade(Generic[L]):
         return request
 
     def _explain(
-        self, query: str, args: tuple[Any, ...], role: str | None, known: PreparedStatementMetadata | None
+        self,
+        query: str,
+        args: tuple[Any, ...],
+        role: str | None,
+        where: Mapping[str, Any],
+        known: PreparedStatementMetadata | None,
     ) -> RouteExplanation:
-        request = Request("explain", query, args, self._role(role))
+        request = Request("explain_route", query, args, self._role(role))
+        self._send_to(request, role, where)
         request.asked = True
         return self._there(lambda: explain(request, known, self._executor, self._cluster))
 

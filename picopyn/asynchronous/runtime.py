@@ -142,6 +142,10 @@ class AsyncioRuntime:
         started.task.add_done_callback(_report)
         return started
 
+    def beside(self, work: Coroutine[Any, Any, None], name: str) -> Job:
+        """Run a part of a caller's own work in a task beside him."""
+        return self.spawn(work, name)
+
     async def settle(self, jobs: Iterable[Job], deadline: float) -> None:
         """Wait until the jobs have ended, at most until the deadline."""
         tasks = [job.task for job in jobs if isinstance(job, AsyncioJob)]

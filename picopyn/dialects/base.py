@@ -5,7 +5,7 @@ Rooms above ask a dialect; they never ask "is this Picodata?". A dialect has no 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Protocol
@@ -100,6 +100,17 @@ class KeyHash(Protocol):
         """
         ...
 
+    def encode_many(self, oid: int, form: str = "") -> Callable[[Sequence[Any]], tuple[list[Any], bool]]:
+        """The encoder of one key part for many rows at once.
+
+        Its function gives what `encoder` gives for each, and whether certainly none of them is None or that of NULL.
+        """
+        ...
+
+    def bucket_many(self, encoded: Iterable[bytes], bucket_count: int) -> list[int]:
+        """The buckets of many keys, each counted from 0: one less than `bucket` says."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class StatementNotice:
@@ -114,6 +125,46 @@ class StatementNotice:
     query: str
     tier: str | None
     dk_meta: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TableKey:
+    """The key of one table.
+
+    Attributes:
+        tier: Sharding space the table lives in.
+        columns: (name, type OID) of the key's columns in its order; empty: its rows have no owner.
+        forms: Forms in which they are hashed, where that is known; empty: not known.
+    """
+
+    tier: str
+    columns: tuple[tuple[str, int], ...]
+    forms: tuple[str, ...] = ()
+
+
+class TableKeys(Protocol):
+    """How the key of a table is asked for."""
+
+    @property
+    def QUESTION(self) -> str:  # noqa: N802 - a constant of the room that answers
+        """The text whose one row tells the key of the table named by the parameter."""
+        ...
+
+    def read_key(self, row: Sequence[Any], /) -> TableKey | None:
+        """The answer; None when it cannot be read."""
+        ...
+
+    def columns_question(self, table: str, /) -> str:
+        """The text whose answer names the columns of a table."""
+        ...
+
+    def read_columns(self, rows: Sequence[Sequence[Any]], /) -> tuple[tuple[str, int], ...]:
+        """The columns that may be part of a key, with the OIDs of their types."""
+        ...
+
+    def select_by(self, table: str, columns: Sequence[tuple[str, int]], /) -> str:
+        """A query of the rows with given values of these columns, each a parameter."""
+        ...
 
 
 class Dialect(Protocol):
@@ -137,6 +188,11 @@ class Dialect(Protocol):
     @property
     def key_hash(self) -> KeyHash:
         """How keys become buckets."""
+        ...
+
+    @property
+    def table_keys(self) -> TableKeys | None:
+        """How the key of a table is asked for; None where tables have none."""
         ...
 
     @property

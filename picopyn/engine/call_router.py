@@ -15,6 +15,7 @@ from picopyn.engine.cluster import Cluster
 from picopyn.engine.request import MANY, Request
 from picopyn.engine.retries import Retries
 from picopyn.engine.route_table import CompiledRoute, RouteTable
+from picopyn.engine.runtime import Waiter
 from picopyn.engine.tallies import Tallies
 from picopyn.errors import PoolClosed, UsageError
 from picopyn.query_metadata import PreparedStatementMetadata
@@ -120,11 +121,12 @@ class CallRouter:
 
         Raises:
             PoolClosed: The pool is closed.
+            PicopynError: The caller said where it goes, and there is no such place; see `Place.plan`.
         """
         route = self._compiled.get(request.query)
         if route is not None and self._linked_to is self._cluster.planner and not self._doubted:
             plans = route.plans
-            if plans is not None and request.method not in MANY and request.role not in OFF_LEADER:
+            if plans is not None and request.place is None and request.role not in OFF_LEADER:
                 bucket = route.bucket(request.args)
                 found = None if bucket is None else plans[bucket]
                 if found is not None:
@@ -141,8 +143,8 @@ class CallRouter:
         planner = self._cluster.planner
         if request.role is Role.REPLICA and self._sharded:
             self._check_reads(request)
-        if request.method in MANY:  # its rows may have any owner
-            return planner.spread(None) if self._sharded else planner.for_host(request.role)
+        if request.place is not None:
+            return request.place.plan(planner, self._dialect, request.role, read=self._reads_off(request))
         request.route = route = self._compiled.get(request.query) or self._find_route(request)
         if route is None or not route.limit:
             return self._plan_unkeyed(request, route)
@@ -249,6 +251,28 @@ class CallRouter:
 
     def _offer_check(self, route: CompiledRoute, request: Request) -> None:
         route.check_in = self._learner.check_later(request.query, request.args)
+
+    def known(self, query: str) -> CompiledRoute | None:
+        """What is compiled for a text."""
+        return self._compiled.get(query)
+
+    async def learned(self, query: str, deadline: float | None) -> PreparedStatementMetadata | None:
+        """Learn about a text now, and wait for it, wherever the caller is; its route is compiled afterwards.
+
+        Raises:
+            TimeoutError: It took longer than until the deadline.
+        """
+        asked: Waiter[PreparedStatementMetadata | None] = self._cluster.runtime.waiter()
+        self._cluster.spawn(self._learn_for(query, asked), "picopyn learn")
+        return await asked.wait(deadline)
+
+    async def _learn_for(self, query: str, asked: Waiter[PreparedStatementMetadata | None]) -> None:
+        metadata = None
+        try:
+            metadata = await self._learner.get_query_metadata(query)
+            self._routes.get(query)
+        finally:
+            asked.wake(metadata)
 
     async def _learn(self, query: str) -> None:
         await self._learner.get_query_metadata(query)

@@ -22,10 +22,11 @@ from picopyn.engine.node_pool import HookFailed, NodePool, NodeUnreachable, Queu
 from picopyn.engine.place import Place
 from picopyn.engine.request import Request
 from picopyn.engine.retries import Retries, is_goodbye
-from picopyn.engine.route_table import RouteTable
+from picopyn.engine.route_table import CompiledRoute, RouteTable
 from picopyn.engine.runtime import Link
 from picopyn.engine.tallies import Tallies
 from picopyn.errors import AuthenticationFailed, ConnectionLost, Fault, OutcomeUnknown, PoolClosed
+from picopyn.query_metadata import PreparedStatementMetadata
 from picopyn.routing.plan import FOR_LEADER, Candidate, Plan, Wait
 from picopyn.routing.retry import Action
 from picopyn.topology import Node
@@ -151,7 +152,7 @@ class Executor:
             if self.closed:
                 raise PoolClosed("the pool is closed")
             version = self._changes.version
-            plan = place.plan(self._cluster.planner, self._dialect)
+            plan = place.plan(self._cluster.planner, self._dialect, read=True)
             if plan.wait not in (None, Wait.NODES):
                 await self._wait(request, plan, version)
                 continue
@@ -165,6 +166,29 @@ class Executor:
             else:
                 rounds += 1
                 await self._pause(request, rounds, version)
+
+    def route(self, query: str) -> CompiledRoute | None:
+        """What is compiled for a text that was learned."""
+        return self._router.known(query)
+
+    async def learned(self, query: str, deadline: float | None = None) -> PreparedStatementMetadata | None:
+        """What is known of a text, asked for now if need be; None where statements have no owners, or nothing is said.
+
+        Args:
+            query: The text.
+            deadline: Until when to wait, on the runtime's clock; None: `acquire_timeout`.
+        """
+        if self.closed:
+            raise PoolClosed("the pool is closed")
+        if Capability.SHARDED not in self._dialect.capabilities:
+            return None
+        if deadline is None:
+            limit = self._cluster.settings.acquire_timeout
+            deadline = None if limit is None else self._cluster.runtime.now() + limit
+        try:
+            return await self._router.learned(query, deadline)
+        except TimeoutError:
+            return None
 
     def forfeit(self, request: Request) -> None:
         """A call was interrupted, wherever it was (`KeyboardInterrupt`): nothing stays with it."""
@@ -285,9 +309,10 @@ class Executor:
         Returns:
             What the loop does next, and the result where there is one. Otherwise it raises the caller's error.
         """
+        request.go_on()
         if isinstance(error, Exception) and not request.prepared_again:
             fault = self._cluster.fault(error)
-            if fault is Fault.STALE_PLAN and not request.row_by_row:
+            if fault is Fault.STALE_PLAN:
                 return await self._prepare_again(request, pool, link)
         self._aloft.pop(link, None)
         ended, request.end_reason = request.end_reason, None
@@ -347,6 +372,7 @@ class Executor:
     ) -> _Verdict:
         if request.patience != request.deadline:  # it came from `acquire_timeout`: the next wait is a new one
             request.patience = None
+        request.broke = request.broke or fault is Fault.LOST
         where = node.uuid, self._cluster.health.life(node.uuid)
         action = self._retries.decide(request, where, error, fault, repeatable=self._repeatable(request))
         request.tried(node, failures.how_far(fault), failures.why(fault, error, ended))
@@ -375,8 +401,6 @@ class Executor:
 
     def _raise(self, request: Request, node: Node, error: Exception, fault: Fault, ended: str | None) -> NoReturn:
         request.annotate(error)
-        if request.row_by_row:
-            error.add_note("picopyn: rows before the one that failed may have taken effect")
         if fault is Fault.AUTH:
             raise request.annotate(AuthenticationFailed(failures.first_line(error))) from error
         if fault is Fault.LOST and self._cluster.runtime.fault(error) is not None:
@@ -384,11 +408,9 @@ class Executor:
         raise error
 
     def _is_half_done(self, request: Request, error: Exception, fault: Fault) -> bool:
-        """Whether a write over several replicasets, or of several rows, may have happened in part."""
+        """Whether a write over several replicasets may have happened in part."""
         if fault in (Fault.NOT_SENT, Fault.LOST) or self._repeatable(request):
             return False
-        if request.row_by_row:
-            return True
         plan = request.plan
         spread = plan is not None and not (plan.direct or plan.one_owner)
         return spread and self._dialect.is_partial(getattr(error, "sqlstate", None), str(error))

@@ -55,13 +55,24 @@ class Flights:
         return [(link, self.aloft[link]) for link in links if link in self.aloft]
 
     async def end_if_stuck(self, suspects: list[tuple[Link, Request]], reason: str = LEADER_CHANGED) -> None:
-        """Give the suspects their grace, then drop the connections of those still in flight."""
-        with suppress(TimeoutError):
-            await self._runtime.waiter().wait(self._runtime.now() + STUCK_AFTER)
-        for link, request in suspects:
-            if self.aloft.get(link) is request:
-                request.ended = True
-                self.end(link, reason)
+        """Give the suspects their grace, then drop the connections of those still in flight.
+
+        A call of many rows that goes on being acknowledged is not stuck, so it gets another one.
+        """
+        while suspects:
+            before = [request.progress for _, request in suspects]
+            with suppress(TimeoutError):
+                await self._runtime.waiter().wait(self._runtime.now() + STUCK_AFTER)
+            moving = []
+            for (link, request), progress in zip(suspects, before, strict=True):
+                if self.aloft.get(link) is not request:
+                    continue
+                if request.progress > progress:
+                    moving.append((link, request))
+                else:
+                    request.ended = True
+                    self.end(link, reason)
+            suspects = moving
 
     def end(self, link: Link, reason: str) -> None:
         """Drop a connection; the call on it, if there is one, ends with this reason."""

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final, TypeVar
 
+from picopyn.engine.place import Destination
 from picopyn.engine.route_table import CompiledRoute
+from picopyn.engine.row_acks import RowAcks
 from picopyn.routing.plan import Plan, Role
 from picopyn.topology import Node
 
@@ -37,11 +39,13 @@ class Request:
         deaths: Those among them at whose end the server said nothing.
         sent_after: Number of the last death of a node when the attempt in flight was sent.
         refusals: Attempts that a node refused because it would have had to send the statement on.
+        broke: An attempt lost its connection after it was sent, whoever ended it.
         ended: The attempt in flight was ended by us, because it may hang for ever.
         end_reason: Why the connection of the attempt in flight was dropped by us; None while it was not.
         prepared_again: Its prepared statement was renewed.
         refused_since: When it was first refused because its leader changes, on the runtime's clock; None: it was not.
         waited: It waited for a leader before it could be sent.
+        place: Where the caller said it goes; None: as the route of its statement says.
         plan: The plan of the attempt in flight.
         route: What the plan was made from, where the text is known.
         node: The node it was sent to last.
@@ -63,6 +67,7 @@ class Request:
     deaths: int = 0
     sent_after: int = 0
     refusals: int = 0
+    broke: bool = False
     ended: bool = False
     end_reason: str | None = None
     prepared_again: bool = False
@@ -84,6 +89,7 @@ class Request:
         self.args = args
         self.role = role
         self.idempotent = idempotent
+        self.place: Destination | None = None  # every call is asked for it, and of an instance that costs less
 
     def limit(self, timeout: float, now: float, *, own: bool = True) -> None:
         """Set the limit for the whole call.
@@ -104,9 +110,21 @@ class Request:
         return self.word or (EXECUTEMANY if self.method in MANY else self.method)
 
     @property
-    def row_by_row(self) -> bool:
-        """Whether a part of it may have taken effect when it fails."""
-        return self.method == EXECUTEMANY_FRESHLY
+    def acks(self) -> RowAcks | None:
+        """What counts its acknowledged rows, for rows that take effect one by one."""
+        return self.args[1] if self.method == EXECUTEMANY_FRESHLY else None
+
+    @property
+    def progress(self) -> int:
+        """How many of its rows the server has acknowledged, where that is counted."""
+        acks = self.acks
+        return 0 if acks is None else acks.total
+
+    def go_on(self) -> None:
+        """An attempt failed: rows that are acknowledged are not sent again."""
+        acks = self.acks
+        if acks is not None:
+            self.args = (self.args[0][acks.begin_again() :], acks)
 
     def tried(self, node: Node, phase: str, why: str) -> None:
         """Remember one failed attempt: how far it came, and why it failed."""

@@ -147,6 +147,10 @@ class Runtime(Protocol):
         """Start a background job, in an empty context; only from where the state of the cluster lives."""
         ...
 
+    def beside(self, work: Coroutine[Any, Any, None], name: str) -> Job:
+        """Run a part of a caller's own work beside him, in an empty context: a task, or a thread. From anywhere."""
+        ...
+
     async def settle(self, jobs: Iterable[Job], deadline: float) -> None:
         """Wait until the jobs have ended, at most until the deadline; never raises for what happened in them."""
         ...

@@ -9,7 +9,7 @@ This file knows no server: the hash comes as an argument.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from decimal import Decimal
@@ -39,6 +39,17 @@ class KeyHash(Protocol):
 
     def bucket(self, encoded: bytes, bucket_count: int) -> int:
         """Bucket of the concatenated parts."""
+        ...
+
+    def encode_many(self, oid: int, form: str = "") -> Callable[[Sequence[Any]], tuple[list[Any], bool]]:
+        """The encoder of one key part for many rows at once.
+
+        Its function gives what `encoder` gives for each, and whether certainly none of them is None or that of NULL.
+        """
+        ...
+
+    def bucket_many(self, encoded: Iterable[bytes], bucket_count: int) -> list[int]:
+        """The buckets of many keys, each counted from 0: one less than `bucket` says."""
         ...
 
     def fast_key(self, oid: int, position: int, bucket_count: int, otherwise: KeyFunction) -> KeyFunction:
@@ -226,6 +237,27 @@ class ShardingKey:
             whole += encoded
         return key_hash.bucket(whole, bucket_count) if bucket_count > 0 else None
 
+    def problem(self, key_hash: KeyHash) -> str:
+        """Why the key has no bucket: which value, and what it should be. The value itself is never told."""
+        for number, (value, oid, form) in enumerate(
+            zip(self.values, self.oids, self.forms or ("",) * len(self.values), strict=True), 1
+        ):
+            if key_hash.encoder(oid, form)(value) is None:
+                return _misfit(f"value {number}", value, oid, form, key_hash)
+        return "its tier has no buckets"
+
+
+def _misfit(what: str, value: Any, oid: int, form: str, key_hash: KeyHash) -> str:
+    name = type_name(oid)
+    if form not in key_hash.forms(oid):
+        ways = key_hash.forms(oid)
+        return (
+            f"{what} is of type {name}, which is hashed in one of the ways {', '.join(ways)}: say which"
+            if ways
+            else (f"{what} is of type {name}, which cannot be part of a key")
+        )
+    return f"{what} is of type {type(value).__name__} or out of range; expected is {name}"
+
 
 def _oid_of(value: Any) -> int:
     if value is None:
@@ -234,6 +266,20 @@ def _oid_of(value: Any) -> int:
         if base in _OID_OF_TYPE:
             return _OID_OF_TYPE[base]
     raise UsageError(f"the type {type(value).__name__} cannot be part of a sharding key")
+
+
+#: Names of types as SQL has them → their OIDs, Picodata's own words included.
+OIDS: Mapping[str, int] = {
+    "boolean": 16, "bool": 16, "integer": 20, "int": 20, "unsigned": 20, "bigint": 20, "smallint": 20,
+    "text": 25, "string": 25, "varchar": 25, "double": 701, "datetime": 1184, "timestamptz": 1184,
+    "decimal": 1700, "numeric": 1700, "uuid": 2950,
+}  # fmt: skip
+_NAMES: Mapping[int, str] = {oid: name for name, oid in reversed(tuple(OIDS.items()))}
+
+
+def type_name(oid: int) -> str:
+    """How a type is called in an error."""
+    return _NAMES.get(oid, f"value of type {oid}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,29 +291,58 @@ class ShardingKeyFactory:
         tier: Tier the table lives in.
         columns: (column name, type OID) of the distribution key, in its order.
         forms: Forms of the columns, where a type has several; empty: the usual ones.
+        key_hash: Looks at the values of a key when it is made; None: they are looked at when it is used.
     """
 
     table: str
     tier: str
     columns: tuple[tuple[str, int], ...]
     forms: tuple[str, ...] = ()
+    key_hash: KeyHash | None = field(default=None, repr=False, compare=False)
+
+    def key(self, *values: Any) -> ShardingKey:
+        """The key of one row, from the values of the key's columns in their order.
+
+        Args:
+            *values: One for each column; None is NULL, which has a bucket of its own.
+
+        Returns:
+            The key, ready for `key=` of a call or of `Pool.acquire`.
+
+        Raises:
+            UsageError: Too many or too few values, or one that cannot be hashed as its column's type.
+        """
+        if len(values) != len(self.columns):
+            names = ", ".join(f"{name} ({type_name(oid)})" for name, oid in self.columns)
+            raise UsageError(
+                f"the key of table {self.table!r} takes {len(self.columns)} values, not {len(values)}: {names}"
+            )
+        if self.key_hash is not None:
+            self._check(values, self.key_hash)
+        return ShardingKey(self.tier, values, oids=tuple(oid for _, oid in self.columns), forms=self.forms)
 
     def create_key(self, row: Mapping[str, Any]) -> ShardingKey:
-        """The key of one row.
+        """The key of one row, by the names of its columns.
 
         Args:
             row: Values by column name; columns that are not part of the key are ignored.
 
         Returns:
-            The key, ready for `Pool.acquire(key=…)`.
+            See `key`.
 
         Raises:
-            UsageError: `row` is no mapping, or a key column is missing.
+            UsageError: `row` is no mapping, a key column is missing, or a value cannot be hashed as its column's type.
         """
         if not isinstance(row, Mapping):
             raise UsageError("a row must be a mapping of column names to values")
         missing = [name for name, _ in self.columns if name not in row]
         if missing:
             raise UsageError(f"the key of table {self.table!r} needs the columns {', '.join(missing)}")
-        values = tuple(row[name] for name, _ in self.columns)
-        return ShardingKey(self.tier, values, oids=tuple(oid for _, oid in self.columns), forms=self.forms)
+        return self.key(*(row[name] for name, _ in self.columns))
+
+    def _check(self, values: Sequence[Any], key_hash: KeyHash) -> None:
+        forms = self.forms or ("",) * len(values)
+        for number, (value, (name, oid), form) in enumerate(zip(values, self.columns, forms, strict=True), 1):
+            if key_hash.encoder(oid, form)(value) is None:
+                problem = _misfit(f"value {number} ({name})", value, oid, form, key_hash)
+                raise UsageError(f"the key of table {self.table!r} cannot be made: {problem}")

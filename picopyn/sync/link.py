@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from picopyn.engine.row_acks import RowAcks
 from picopyn.engine.runtime import Leftovers
 from picopyn.sync.wire import Wire
 
@@ -68,9 +69,11 @@ class Link:
         """Execute a statement once per row of arguments."""
         self.wire.run(self.wire.executemany(query, rows, timeout=timeout))
 
-    async def executemany_freshly(self, query: str, rows: Sequence[Any], *, timeout: float | None = None) -> None:
+    async def executemany_freshly(
+        self, query: str, rows: Sequence[Any], acks: RowAcks | None = None, *, timeout: float | None = None
+    ) -> None:
         """The same with a statement that is prepared for this call and not kept."""
-        self.wire.run(self.wire.executemany_freshly(query, rows, timeout=timeout))
+        self.wire.run(self.wire.executemany_freshly(query, rows, acks, timeout=timeout))
 
     # lending
 

@@ -9,24 +9,27 @@ from __future__ import annotations
 import traceback
 import warnings
 from asyncio import _get_running_loop
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, TypeVar, Unpack
 
 from picopyn.asynchronous.assembly import assemble
 from picopyn.asynchronous.facade import CLOSE_GRACE, DRAIN_GRACE, PoolFacade, check_counts
 from picopyn.asynchronous.household import Household
 from picopyn.asynchronous.lifecycle import LAST_GRACE
+from picopyn.asynchronous.published_names import PublishedNames
 from picopyn.asynchronous.sessions import Sessions
 from picopyn.asynchronous.transport import Dialer
+from picopyn.bulk_report import BulkReport
 from picopyn.dialects.base import Dialect
-from picopyn.engine.place import Place
+from picopyn.engine.bulk_rows import GivenRows
+from picopyn.engine.place import ANYHOW, HowToExecute, Place, Where
 from picopyn.engine.request import Request
 from picopyn.engine.runtime import Runtime
 from picopyn.errors import UsageError
 from picopyn.query_plan import QueryPlan
 from picopyn.routing.explanation import RouteExplanation
-from picopyn.routing.sharding import ShardingKey
+from picopyn.routing.sharding import ShardingKey, ShardingKeyFactory
 from picopyn.routing.transactions import RETRIES
 from picopyn.settings import PoolSettings, check_grace, check_timeout
 from picopyn.sync import supported
@@ -44,7 +47,7 @@ from picopyn.topology import TopologySnapshot
 T = TypeVar("T")
 
 
-class Pool(PoolFacade[Lifecycle]):
+class Pool(PoolFacade[Lifecycle], PublishedNames):
     """A pool of connections to a cluster that sends every statement where it belongs, for threads.
 
     ```
@@ -161,6 +164,7 @@ class Pool(PoolFacade[Lifecycle]):
         timeout: float | None = None,
         role: str | None = None,
         idempotent: bool | None = None,
+        **where: Unpack[HowToExecute],
     ) -> str:
         """Execute a statement; parameters, result and errors as in the asynchronous pool.
 
@@ -171,11 +175,19 @@ class Pool(PoolFacade[Lifecycle]):
             role: Who may answer a read: `"leader"`, `"prefer_leader"` (it is away: a replica), `"replica"`,
                 `"prefer_replica"` or `"any"`. None: the pool's.
             idempotent: Your word on whether the statement may be sent twice after its connection broke.
+            **where: Where to send it, instead of where its own route leads: `key=`, `tier=` and `bucket=`, or `node=`;
+                see [`Where`][picopyn.engine.place.Where]. `splittable=True`: the rows of an `INSERT … VALUES` may take
+                effect one by one, so they are sent to all their owners at once, as by `executemany`.
 
         Returns:
             The server's status, like `"INSERT 0 1"`.
         """
-        result: str = call(self._request("execute", query, args, timeout, role, idempotent), self._executor)
+        request = self._request("execute", query, args, timeout, role, idempotent)
+        if where:
+            if where.pop("splittable", False) and not self._is_atomic:
+                return drive(self._split(query, args, timeout, role, idempotent))
+            self._send_to(request, role, where)
+        result: str = call(request, self._executor)
         return result
 
     def fetch(
@@ -185,9 +197,13 @@ class Pool(PoolFacade[Lifecycle]):
         timeout: float | None = None,
         role: str | None = None,
         idempotent: bool | None = None,
+        **where: Unpack[Where],
     ) -> list[Any]:
         """Run a query and return all rows; parameters and errors as for `execute`."""
-        rows: list[Any] = call(self._request("fetch", query, args, timeout, role, idempotent), self._executor)
+        request = self._request("fetch", query, args, timeout, role, idempotent)
+        if where:
+            self._send_to(request, role, where)
+        rows: list[Any] = call(request, self._executor)
         return rows
 
     def fetchrow(
@@ -197,9 +213,13 @@ class Pool(PoolFacade[Lifecycle]):
         timeout: float | None = None,
         role: str | None = None,
         idempotent: bool | None = None,
+        **where: Unpack[Where],
     ) -> Any:
         """Run a query and return its first row, or None; parameters and errors as for `execute`."""
-        return call(self._request("fetchrow", query, args, timeout, role, idempotent), self._executor)
+        request = self._request("fetchrow", query, args, timeout, role, idempotent)
+        if where:
+            self._send_to(request, role, where)
+        return call(request, self._executor)
 
     def fetchval(
         self,
@@ -209,6 +229,7 @@ class Pool(PoolFacade[Lifecycle]):
         timeout: float | None = None,
         role: str | None = None,
         idempotent: bool | None = None,
+        **where: Unpack[Where],
     ) -> Any:
         """Run a query and return one value of its first row, or None; parameters and errors as for `execute`.
 
@@ -219,8 +240,11 @@ class Pool(PoolFacade[Lifecycle]):
             timeout: See `execute`.
             role: See `execute`.
             idempotent: See `execute`.
+            **where: See `execute`.
         """
         request = self._request("fetchrow", query, args, timeout, role, idempotent)
+        if where:
+            self._send_to(request, role, where)
         request.word = "fetchval"
         row = call(request, self._executor)
         return None if row is None else row[column]
@@ -233,25 +257,108 @@ class Pool(PoolFacade[Lifecycle]):
         timeout: float | None = None,
         role: str | None = None,
         idempotent: bool | None = None,
+        chunk_size: int | None = None,
+        progress: Callable[[int], object] | None = None,
+        resume: BulkReport | None = None,
     ) -> None:
-        """Execute a statement once for each row of arguments, in one go over one connection.
+        """Execute a statement once for each row of arguments.
 
-        On PostgreSQL all rows take effect or none. Picodata executes each row by itself: when one fails, those before
-        it stay.
+        On Picodata the rows are sorted by the owners of their keys and sent to all of them at the same time, in chunks,
+        and each row takes effect by itself. Rows of one owner are executed in the order given.
+
+        On PostgreSQL they go over one connection, and all of them take effect or none. With `chunk_size=` each chunk
+        takes effect as a whole, and rows are taken as they are needed.
 
         Args:
             query: See `execute`.
-            args: Rows of arguments; they are put into a list first.
-            timeout: See `execute`; for all rows together.
+            args: Rows of arguments, from any iterable. In chunks, a bounded number of them is held at a time.
+            timeout: See `execute`; for all rows together. Without it, `command_timeout` is the limit of each chunk.
             role: See `execute`.
-            idempotent: See `execute`; about all rows together.
+            idempotent: See `execute`; your word on each row.
+            chunk_size: Most rows of a chunk. None: 1000 on Picodata; all of them on PostgreSQL.
+            progress: Called with the number of rows acknowledged so far, now and then, in your own thread.
+            resume: The report of a load that stopped; give the same rows again, what was acknowledged is skipped.
 
         Raises:
-            OutcomeUnknown: Some rows may have taken effect.
+            BulkError: In chunks: it stopped, and its report says what became of each row. It is an `OutcomeUnknown` too
+                when nobody knows about some of them. What stopped it first is its cause.
+            UsageError: A report that cannot be gone on with, or a chunk size that is none.
+            OutcomeUnknown: All together: they may have taken effect.
             Exception: As for `execute`.
         """
-        method, rows = self._rows(args)
-        call(self._request(method, query, rows, timeout, role, idempotent), self._executor)
+        if self._is_load(chunk_size, resume):
+            drive(self._load(query, GivenRows(args), timeout, role, idempotent, chunk_size, progress, resume))
+            return
+        rows = args if isinstance(args, list | tuple) else list(args)
+        request = self._request("executemany", query, (rows,), timeout, role, idempotent)
+        request.place = ANYHOW
+        call(request, self._executor)
+        if progress is not None:
+            progress(len(rows))
+
+    def fetch_by_keys(
+        self,
+        query: str,
+        keys: Iterable[Any],
+        *args: Any,
+        order_by: str | Sequence[str] | None = None,
+        timeout: float | None = None,
+        role: str | None = None,
+        idempotent: bool | None = None,
+    ) -> list[Any]:
+        """Run a query for many keys: one statement for the keys of each owner, all owners at once, results merged.
+
+        ```
+        rows = pool.fetch_by_keys("SELECT * FROM orders WHERE id IN ($1)", ids, order_by="id")
+        ```
+
+        Args:
+            query: Text for one key, whose parameters are the first ones, in parentheses of their own: `id IN ($1)`, or
+                `(a = $1 AND b = $2)` for a key of two columns. It is repeated for more keys, 50 at most in one text.
+            keys: The keys: values, or tuples of values. Each is asked for once.
+            *args: Arguments behind those of the key.
+            order_by: Name of the result's column that is the key, or names: rows come in the order of the keys. None:
+                in no order.
+            timeout: See `execute`; for all of it.
+            role: See `execute`.
+            idempotent: See `execute`.
+
+        Raises:
+            FetchIncomplete: Some of the owners did not answer; it has the rows of the others, and the keys without.
+            UsageError: A text or keys that do not fit.
+            Exception: As for `execute`, when none of the owners answered.
+        """
+        return drive(self._fetch_by_keys(query, keys, args, order_by, timeout, role, idempotent).run())
+
+    def copy_records(
+        self,
+        table: str,
+        records: Iterable[Any],
+        *,
+        columns: Sequence[str] | None = None,
+        schema_name: str | None = None,
+        timeout: float | None = None,
+    ) -> str:
+        """Copy rows into a table of PostgreSQL: the fastest way there is. All of them take effect or none.
+
+        Args:
+            table: Its name.
+            records: Rows of values, from any iterable; they are taken as they are needed.
+            columns: Names of the values' columns; None: all of the table's.
+            schema_name: The table's schema.
+            timeout: Limit for the copying (seconds).
+
+        Returns:
+            The server's status, like `"COPY 3"`.
+
+        Raises:
+            NotSupported: The server has no COPY (Picodata).
+            Exception: As for a call on a connection of `acquire`.
+        """
+        self._check_copy()
+        options: dict[str, Any] = {"columns": columns, "schema_name": schema_name, "timeout": timeout}
+        with self.acquire(role="leader") as connection:
+            return str(connection.copy_records_to_table(table, records=records, **options))
 
     def acquire(
         self,
@@ -260,6 +367,8 @@ class Pool(PoolFacade[Lifecycle]):
         role: str | None = None,
         node: str | None = None,
         key: ShardingKey | None = None,
+        tier: str | None = None,
+        bucket: int | None = None,
         read_only: bool | None = None,
         fallback_master: bool | None = None,
         master_as_replica_weight: float | None = None,
@@ -273,7 +382,9 @@ class Pool(PoolFacade[Lifecycle]):
             role: Which nodes will do, or come first; one that does not lead is for reads. None: the pool's role if it
                 was given one, else any node.
             node: Name, uuid or address (`host:port`) of the one node.
-            key: A key whose owner it shall lead to.
+            key: A key whose owner it shall lead to; see `sharding_key_factory`.
+            tier: A leader of this tier; with `bucket`, the tier the bucket belongs to.
+            bucket: A bucket whose owner it shall lead to; without `tier`, the only tier that has buckets is meant.
             read_only: hasql's word: True for `role="replica"`, False for `role="leader"`.
             fallback_master: For a connection to a replica, instead of what the settings say.
             master_as_replica_weight: The same.
@@ -283,9 +394,11 @@ class Pool(PoolFacade[Lifecycle]):
             ConfigError: A weight that is none, or without a replica; a role that is none.
             NoNodeAvailable: No node can be reached, or the topology knows no such node.
             PoolClosed: The pool is closed.
-            UsageError: What was asked for contradicts itself, or the key cannot be hashed.
+            NotSupported: A key, a tier or a bucket where tables have none.
+            UsageError: What was asked for contradicts itself, the tier is not known, the bucket out of range, or the
+                key cannot be hashed.
         """
-        place = self._place(role, node, key, read_only, fallback_master, master_as_replica_weight)
+        place = self._place(role, node, key, read_only, fallback_master, master_as_replica_weight, tier, bucket)
         check_timeout(timeout)
         origin = traceback.StackSummary.from_list(traceback.extract_stack()[:-1]) if self._settings.debug else None
 
@@ -394,6 +507,20 @@ class Pool(PoolFacade[Lifecycle]):
 
         return drive(run.run(once))
 
+    # keys
+
+    def sharding_key_factory(
+        self, table: str, *, tier: str | None = None, columns: Mapping[str, str | int] | None = None
+    ) -> ShardingKeyFactory:
+        """What makes the keys of one table's rows, for `key=`; see the asynchronous pool.
+
+        Args:
+            table: Its name as the server keeps it: unquoted names are kept in small letters.
+            tier: The tier it lives in, if you tell the key and there are several.
+            columns: You tell the key: its columns in the order of `DISTRIBUTED BY`, each with its type (`"int"`, …).
+        """
+        return drive(self._make_factory(table, tier, columns))
+
     # looking inside
 
     def explain(self, query: str, *args: Any, timeout: float | None = None) -> QueryPlan:
@@ -418,10 +545,19 @@ class Pool(PoolFacade[Lifecycle]):
         question = self._plan_question(query)
         return self._household.dialect.read_plan(self.fetch(question, *args, timeout=timeout))
 
-    def explain_route(self, query: str, *args: Any, role: str | None = None) -> RouteExplanation:
-        """Where a call would go now, and why; learns the text first. Nothing is executed."""
+    def explain_route(
+        self, query: str, *args: Any, role: str | None = None, **where: Unpack[Where]
+    ) -> RouteExplanation:
+        """Where a call would go now, and why; learns the text first. Nothing is executed.
+
+        Args:
+            query: See `execute`.
+            *args: See `execute`.
+            role: See `execute`.
+            **where: See `execute`.
+        """
         self._check_open()
-        return self._explain(query, args, role, self._control_thread.run(self._control.learn(query)))
+        return self._explain(query, args, role, where, self._control_thread.run(self._control.learn(query)))
 
     def expire_connections(self) -> None:
         """Replace every connection, without disturbing anybody; see the asynchronous pool."""

@@ -19,6 +19,7 @@ from picopyn.dialects.base import Purpose
 from picopyn.engine.runtime import Job, Waiter
 from picopyn.errors import Fault
 from picopyn.sync.control_thread import ControlThread
+from picopyn.sync.driving import drive
 from picopyn.sync.link import Link
 from picopyn.sync.sessions import BlockingSessions
 from picopyn.sync.waiting import ThreadWaiter
@@ -65,6 +66,10 @@ class ThreadsRuntime:
     def spawn(self, job: Coroutine[Any, Any, None], name: str) -> Job:
         """Start a job there."""
         return self._there.spawn(job, name)
+
+    def beside(self, work: Coroutine[Any, Any, None], name: str) -> Job:
+        """Run a part of a caller's own work in a thread beside him; what it waits for, it waits for there."""
+        return self._workers.step(partial(drive, work))
 
     async def settle(self, jobs: Iterable[Job], deadline: float) -> None:
         """Wait until the jobs have ended, at most until the deadline."""

@@ -12,9 +12,11 @@ import errno
 import ssl
 import time
 from collections import deque
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Final, Protocol
 
+from picopyn.asynchronous.buffered import both
 from picopyn.sync.duplex_socket import PATIENCE, READ, WRITE, DuplexSocket, wait
 from picopyn.sync.tls_layer import TlsLayer
 
@@ -67,6 +69,11 @@ class Stream(asyncio.Transport):
         self._protocol = protocol
         self._feed = protocol.data_received
         protocol.pause_writing()
+
+    def tap(self, listener: Callable[[bytes], None] | None) -> None:
+        """Let somebody see what arrives, before it is handed on; None: nobody any more."""
+        protocol = self._protocol
+        self._feed = protocol.data_received if listener is None else both(listener, protocol)
 
     def get_protocol(self) -> Any:
         """Where what arrives goes."""

@@ -7,6 +7,7 @@ server holds up nobody: another one is started, and the end of the process waits
 from __future__ import annotations
 
 import asyncio
+import logging
 import queue
 import threading
 from collections.abc import Callable
@@ -16,6 +17,8 @@ from functools import partial
 from typing import Any, Final, TypeVar
 
 T = TypeVar("T")
+
+_LOG = logging.getLogger(__name__)
 
 #: How long a thread waits for more to do (seconds).
 PATIENCE: Final = 5.0
@@ -62,6 +65,16 @@ class Workers:
             if answer.done() and not answer.cancelled() and answer.exception() is None:  # it came in the same moment
                 forgo(answer.result())
             raise
+
+    def step(self, work: Callable[[], object]) -> Step:
+        """Have something done that tells by itself when it has ended, in an empty context. From any thread.
+
+        Args:
+            work: What to do; what it raises is logged.
+        """
+        step = Step(work)
+        self._hand_over(step.take)
+        return step
 
     def end(self) -> None:
         """Let the threads go that have nothing to do. From now on nobody wants what is still being done."""
@@ -112,6 +125,36 @@ class Workers:
         if otherwise is not None:
             with suppress(Exception):
                 otherwise()
+
+
+class Step:
+    """Something that a thread does; nobody can end it but what it waits for.
+
+    Args:
+        work: What to do.
+    """
+
+    __slots__ = ("_ended", "_work")
+
+    def __init__(self, work: Callable[[], object]) -> None:
+        self._work = work
+        self._ended = False
+
+    def take(self) -> None:
+        """Do it."""
+        try:
+            Context().run(self._work)
+        except Exception:
+            _LOG.exception("a part of a call failed")
+        finally:
+            self._ended = True
+
+    def cancel(self) -> None:
+        """Nothing: a thread cannot be ended from outside."""
+
+    def done(self) -> bool:
+        """Whether it has ended."""
+        return self._ended
 
 
 def _fail(answer: asyncio.Future[Any], error: BaseException) -> None:

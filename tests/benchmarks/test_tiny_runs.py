@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from collections.abc import Iterator
 from math import isfinite
 
 import pytest
 
-from benchmarks import environment, gate, hot_path, plans, yugabyte_key
+from benchmarks import bulk_load, environment, gate, hot_path, plans, yugabyte_key
 from benchmarks.comparing import measure, placements
 from benchmarks.estimates import Interval
 from benchmarks.interleaving import Patience, Series
@@ -103,6 +104,17 @@ def test_a_failed_installation_is_told_in_a_line() -> None:
         environment._run([sys.executable, "-c", "print('first'); print('no such thing'); raise SystemExit(1)"])
     with pytest.raises(environment.NotInstalled, match="FileNotFoundError"):
         environment._run(["/no/such/program"])
+
+
+def test_a_load_takes_bounded_memory(server: BenchServer, full_size: bool) -> None:
+    """Of 200 000 rows of a generator only a few thousand exist at a time, and none afterwards."""
+    count = 2_000_000 if full_size else 200_000
+    found = asyncio.run(bulk_load.measure(server, 2000, 50, count, 1))
+    assert found["rows of the generator"] == count
+    assert found["most rows held at a time"] < 10_000
+    assert found["rows left over"] == 0
+    assert all(map(isfinite, found.values()))
+    server.empty()
 
 
 def test_the_keys_of_yugabytedb_are_measured() -> None:

@@ -21,6 +21,7 @@ from picopyn.engine.executor import Executor
 from picopyn.engine.journal import Journal
 from picopyn.engine.request import Request
 from picopyn.engine.route_table import RouteTable
+from picopyn.engine.row_acks import RowAcks
 from picopyn.engine.runtime import Leftovers
 from picopyn.engine.tallies import Tallies
 from picopyn.observe import Event, Publisher
@@ -154,8 +155,21 @@ class Link:
 
     execute = fetchrow = fetch
 
+    async def executemany_freshly(
+        self, query: str, rows: Sequence[Any], acks: RowAcks, *, timeout: float | None = None
+    ) -> Any:
+        """Rows that take effect one by one: what answers may say so to the count."""
+        self.acks = acks
+        return await self.fetch(query, rows, timeout=timeout)
+
+    def acknowledge(self, count: int) -> None:
+        """So many rows have taken effect, as a server says it."""
+        self.acks.feed(ACKNOWLEDGED * count)
+
 
 HANG = object()
+#: What a server answers for one row.
+ACKNOWLEDGED = b"2\x00\x00\x00\x04C\x00\x00\x00\x0fINSERT 0 1\x00"
 PROBE = PicodataDialect().probe_question
 
 

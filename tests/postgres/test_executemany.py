@@ -1,7 +1,8 @@
-"""`executemany`: many rows in one go over one connection; atomic on PostgreSQL, row by row on Picodata."""
+"""`executemany` on PostgreSQL: many rows in one go over one connection, or in chunks; each is atomic."""
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
@@ -9,7 +10,8 @@ import asyncpg
 import pytest
 
 from picopyn.asynchronous import Pool
-from picopyn.errors import CallTimeout, OutcomeUnknown, PoolClosed
+from picopyn.bulk_report import BulkReport, RowState, Unfinished
+from picopyn.errors import BulkError, CallTimeout, NotSupported, OutcomeUnknown, PoolClosed, UsageError
 from picopyn.testing import PicodataCluster, PostgresServer
 from tests.postgres.conftest import OpenPool
 from tests.threads import FACADES
@@ -85,32 +87,54 @@ def cluster() -> Iterator[PicodataCluster]:
 
 
 @pytest.mark.parametrize("facade", FACADES, indirect=True)
-@pytest.mark.parametrize("cache", [0, 100])
-async def test_on_picodata_one_node_gets_all_rows_and_forwards_them(
-    cluster: PicodataCluster, open_pool: OpenPool, cache: int
-) -> None:
-    """They are not split by owner yet; the text's own route, learned or not, is not used."""
-    pool = await open_pool(cluster.dsn, statement_cache_size=cache)
-    await pool.execute("DELETE FROM many")
-    await pool.execute("INSERT INTO many VALUES ($1, $2)", 0, "learned")
-    await pool.explain_route("INSERT INTO many VALUES ($1, $2)", 0, "")
-    before = pool.stats().calls["spread"]
-    await pool.executemany("INSERT INTO many VALUES ($1, $2)", [(number, "x") for number in range(1, 50)])
-    assert await count(pool) == 50
-    assert pool.stats().calls["spread"] == before + 1
+async def test_in_chunks_each_takes_effect_as_a_whole(pool: Pool) -> None:
+    """Rows are taken as they are needed; the chunk that fails is rolled back, those before it stay."""
+    taken: list[int] = []
+
+    def rows(count: int) -> Iterator[tuple[int, str]]:
+        for number in range(count):
+            taken.append(number)
+            yield number if number != 777 else 3, "x"
+
+    told: list[int] = []
+    with pytest.raises(BulkError) as caught:
+        await pool.executemany("INSERT INTO many VALUES ($1, $2)", rows(100_000), chunk_size=100, progress=told.append)
+    report = caught.value.report
+    assert isinstance(caught.value.__cause__, asyncpg.UniqueViolationError)
+    assert report.acknowledged == 700 == await count(pool)
+    assert report.positions(RowState.FAILED) == tuple(range(700, 800))
+    assert len(taken) == report.taken <= 1000
+    assert told == sorted(told)
+    assert told[-1] == 700
+    good = [(number, "y") for number in range(1000)]
+    await pool.executemany("INSERT INTO many VALUES ($1, $2)", good, resume=pickle.loads(pickle.dumps(report)))
+    assert await count(pool) == 1000
+    assert await pool.fetchval("SELECT count(*) FROM many WHERE name = 'y'") == 300
 
 
 @pytest.mark.parametrize("facade", FACADES, indirect=True)
-async def test_on_picodata_the_rows_before_the_one_that_failed_stay(
-    cluster: PicodataCluster, open_pool: OpenPool
-) -> None:
-    """The server's own error says so in a note."""
-    pool = await open_pool(cluster.dsn)
-    await pool.execute("DELETE FROM many")
-    with pytest.raises(asyncpg.PostgresError) as caught:
-        await pool.executemany("INSERT INTO many VALUES ($1, $2)", [(1, "a"), (2, "b"), (1, "c"), (3, "d")])
-    assert any("rows before the one that failed" in note for note in caught.value.__notes__)
-    assert await count(pool) == 2
+async def test_what_cannot_be_gone_on_with_is_refused(pool: Pool) -> None:
+    """Before anything is taken or sent."""
+    text = "INSERT INTO many VALUES ($1, $2)"
+    unknown = BulkReport(text, 10, (Unfinished(RowState.UNKNOWN, (4, 5)),))
+    for wrong in (
+        {"chunk_size": 0},
+        {"chunk_size": True},
+        {"chunk_size": 1.5},
+        {"resume": "a report"},
+        {"resume": BulkReport("another text", 0)},
+        {"resume": unknown},
+    ):
+        with pytest.raises(UsageError):
+            await pool.executemany(text, iter(()), **wrong)
+    with pytest.raises(UsageError, match="row 6 is not among"):
+        unknown.settled([6])
+    settled = unknown.settled([4])
+    assert (settled.acknowledged, settled.positions(RowState.NOT_EXECUTED)) == (9, (5,))
+    assert not settled.is_acknowledged(5)
+    assert settled.is_acknowledged(4)
+    await pool.executemany(text, [(number, "") for number in range(12)], resume=settled)
+    assert [row["id"] for row in await pool.fetch("SELECT id FROM many ORDER BY id")] == [5, 10, 11]
 
 
 @pytest.mark.parametrize("facade", FACADES, indirect=True)
@@ -125,3 +149,36 @@ async def test_on_picodata_a_schema_change_in_between_costs_nothing(
     cluster.execute("DROP TABLE other")
     await pool.executemany("INSERT INTO many VALUES ($1, $2)", [(2, "a"), (3, "b")])
     assert await count(pool) == 3
+
+
+@pytest.mark.parametrize("facade", FACADES, indirect=True)
+async def test_records_are_copied_through_the_pool(pool: Pool, facade: str) -> None:
+    """All of them or none, from any iterable; keys may be fetched and rows split there as well."""
+    assert (
+        await pool.copy_records("many", ((number, "x") for number in range(2000)), columns=["id", "name"])
+        == "COPY 2000"
+    )
+    with pytest.raises(asyncpg.UniqueViolationError):
+        await pool.copy_records("many", [(3000, "x"), (5, "again")], timeout=20)
+    assert await count(pool) == 2000
+    rows = await pool.fetch_by_keys("SELECT * FROM many WHERE id IN ($1)", range(1999, 1800, -1), order_by="id")
+    assert [row["id"] for row in rows] == list(range(1999, 1800, -1))
+    with pytest.raises(NotSupported):
+        await pool.execute("SELECT 1", bucket=1)
+    text = "INSERT INTO many VALUES ($1, $2), ($3, $4)"
+    assert await pool.execute(text, 5001, "a", 5002, "b", splittable=True) == "INSERT 0 2"
+    with pytest.raises(NotSupported):
+        await pool.sharding_key_factory("many")
+
+
+async def test_records_may_be_awaited(pool: Pool) -> None:
+    """Of the asynchronous pool."""
+
+    async def records() -> AsyncIterator[tuple[int, str]]:
+        for number in range(100):
+            yield number, "x"
+
+    assert await pool.copy_records("many", records()) == "COPY 100"
+    await pool.execute("DELETE FROM many")
+    await pool.executemany("INSERT INTO many VALUES ($1, $2)", records())
+    assert await count(pool) == 100

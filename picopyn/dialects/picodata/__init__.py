@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
-from picopyn.dialects.base import BucketAnswer, Capability, KeyHash, Purpose, StatementNotice
-from picopyn.dialects.picodata import explain, faults, notices, plans, statements
+from picopyn.dialects.base import BucketAnswer, Capability, KeyHash, Purpose, StatementNotice, TableKeys
+from picopyn.dialects.picodata import explain, faults, notices, plans, statements, table_keys
 from picopyn.errors import Fault
 from picopyn.query_plan import QueryPlan
 
@@ -66,6 +66,11 @@ class PicodataDialect:
         from picopyn.dialects.picodata.bucket_hash import PICODATA_KEY_HASH
 
         return PICODATA_KEY_HASH
+
+    @property
+    def table_keys(self) -> TableKeys:
+        """How the key of a table is asked for."""
+        return table_keys
 
     @property
     def probe_question(self) -> str:

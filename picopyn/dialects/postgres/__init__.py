@@ -6,12 +6,21 @@ the hosts say.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final
 
-from picopyn.dialects.base import BucketAnswer, Capability, Encoder, KeyFunction, KeyHash, Purpose, StatementNotice
+from picopyn.dialects.base import (
+    BucketAnswer,
+    Capability,
+    Encoder,
+    KeyFunction,
+    KeyHash,
+    Purpose,
+    StatementNotice,
+    TableKeys,
+)
 from picopyn.dialects.postgres import faults
 from picopyn.errors import Fault, NotSupported
 from picopyn.query_plan import QueryPlan
@@ -48,6 +57,11 @@ class PostgresDialect:
     def key_hash(self) -> KeyHash:
         """A hash of nothing: no type may be part of a key."""
         return _NO_KEYS
+
+    @property
+    def table_keys(self) -> TableKeys | None:
+        """None: tables have no key."""
+        return None
 
     @property
     def probe_question(self) -> str:
@@ -113,12 +127,22 @@ class _NoKeys:
     def bucket(self, encoded: bytes, bucket_count: int) -> int:
         return 1
 
+    def encode_many(self, oid: int, form: str = "") -> Callable[[Sequence[Any]], tuple[list[Any], bool]]:
+        return _cannot_be_encoded_either
+
+    def bucket_many(self, encoded: Iterable[bytes], bucket_count: int) -> list[int]:
+        return [0 for _ in encoded]
+
     def fast_key(self, oid: int, position: int, bucket_count: int, otherwise: KeyFunction) -> KeyFunction:
         return otherwise
 
 
 def _cannot_be_encoded(value: Any) -> bytes | None:
     return None
+
+
+def _cannot_be_encoded_either(values: Sequence[Any]) -> tuple[list[Any], bool]:
+    return [None] * len(values), False
 
 
 _NO_KEYS: Final = _NoKeys()

@@ -15,7 +15,7 @@ what a Python value is sent as.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, date, datetime, time, timedelta
 from operator import index
 from struct import Struct
@@ -90,6 +90,17 @@ class YugabyteKeyHash:
     def bucket(encoded: bytes, bucket_count: int = HASH_CODES) -> int:
         """Hash code (0 … 65 535) of the concatenated columns; the number of codes is always the same."""
         return hash_code(encoded)
+
+    @staticmethod
+    def encode_many(oid: int, form: str = "") -> Callable[[Sequence[Any]], tuple[list[Any], bool]]:
+        """The encoder of one key column for many rows at once; one row after the other."""
+        encode = YugabyteKeyHash.encoder(oid, form)
+        return lambda values: (list(map(encode, values)), False)
+
+    @staticmethod
+    def bucket_many(encoded: Iterable[bytes], bucket_count: int = HASH_CODES) -> list[int]:
+        """The hash codes of many keys, each one less than `bucket` says; so that of code 0 counts as not known."""
+        return [hash_code(key) - 1 for key in encoded]
 
     @staticmethod
     def fast_key(oid: int, position: int, bucket_count: int, otherwise: KeyFunction) -> KeyFunction:

@@ -1,0 +1,242 @@
+"""Rows on their way into a load: where they come from, whether they may be sent, and to whom.
+
+It sends nothing. A chunk is a part of the rows of one owner that were taken together; where each of its rows stood is
+worked out only when somebody asks, for that is needed only after a failure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, Protocol
+
+from picopyn.dialects.base import Dialect, KeyHash
+from picopyn.engine.cluster import Cluster
+from picopyn.engine.executor import Executor
+from picopyn.engine.place import Anyhow, Buckets, Destination, Place
+from picopyn.errors import UsageError
+from picopyn.routing.plan import Plan, Planner, Role
+from picopyn.routing.route import RouteKind
+from picopyn.routing.row_groups import Groups, SlotsFunction, compile_slots
+from picopyn.topology import ShardMap
+
+
+class RowSource(Protocol):
+    """Where rows come from."""
+
+    async def read(self, count: int) -> list[Any]:
+        """The next rows; fewer than asked for only at the end."""
+        ...
+
+
+class GivenRows:
+    """Rows of an iterable.
+
+    Args:
+        rows: The iterable.
+    """
+
+    __slots__ = ("_rows",)
+
+    def __init__(self, rows: Iterable[Any]) -> None:
+        self._rows = iter(rows)
+
+    async def read(self, count: int) -> list[Any]:
+        """The next rows."""
+        return list(islice(self._rows, count))
+
+
+class Batch:
+    """Rows that were taken together.
+
+    Args:
+        positions: The position of each.
+        slots: The slot of each; empty: their owners are not known.
+        owners: The owner of each slot, with None behind the last.
+    """
+
+    __slots__ = ("owners", "positions", "slots")
+
+    def __init__(self, positions: Sequence[int], slots: Sequence[int] = (), owners: Sequence[str | None] = ()) -> None:
+        self.positions = positions
+        self.slots = slots
+        self.owners = owners
+
+    def of(self, owner: str | None) -> list[int]:
+        """The positions of the rows of one owner."""
+        if not self.slots:
+            return list(self.positions)
+        pairs = zip(self.positions, self.slots, strict=True)
+        return [position for position, slot in pairs if self.owners[slot] == owner]
+
+    def slots_of(self, owner: str | None) -> set[int]:
+        """The slots of the rows of one owner."""
+        return {slot for slot in set(self.slots) if self.owners[slot] == owner}
+
+
+@dataclass(slots=True)
+class Chunk:
+    """Rows that go to one owner together.
+
+    Attributes:
+        owner: The replicaset; None: not known.
+        batch: What they were taken with.
+        first: Which of the owner's rows in the batch is the first one.
+        rows: The rows.
+        place: Where they go; None: as any call.
+    """
+
+    owner: str | None
+    batch: Batch
+    first: int
+    rows: list[Any]
+    place: Destination | None
+
+    def positions(self) -> list[int]:
+        """The position of each row."""
+        return self.batch.of(self.owner)[self.first : self.first + len(self.rows)]
+
+
+@dataclass(slots=True)
+class Owned:
+    """Rows of one owner: to its leader, as long as the map is the one by which they were sorted.
+
+    Attributes:
+        tier: Their tier.
+        shard_map: That map.
+        batch: What they were taken with.
+        owner: Their owner.
+        bucket: One bucket of it.
+    """
+
+    tier: str
+    shard_map: ShardMap
+    batch: Batch
+    owner: str | None
+    bucket: int
+
+    def plan(self, planner: Planner, dialect: Dialect, role: Role, *, read: bool) -> Plan:
+        """Where to send them, as of now."""
+        if planner.snapshot.shard_map(self.tier) is self.shard_map:
+            return planner.for_bucket(self.tier, self.bucket, role, read, "key_set")
+        buckets = frozenset(slot + 1 for slot in self.batch.slots_of(self.owner))
+        return planner.for_buckets(self.tier, buckets, role, read)
+
+
+class Sorter:
+    """Sorts batches by owner, by the route of the statement and the newest map.
+
+    Args:
+        executor: Knows the routes.
+        cluster: Knows the map.
+        key_hash: The dialect's hash.
+        query: The statement.
+    """
+
+    __slots__ = ("_cluster", "_constant", "_groups", "_map", "_slots", "tier")
+
+    def __init__(self, executor: Executor, cluster: Cluster, key_hash: KeyHash, query: str) -> None:
+        self._cluster = cluster
+        self._slots: SlotsFunction | None = None
+        self._map: ShardMap | None = None
+        self._groups = Groups(())
+        self._constant: Destination | None = None
+        compiled = executor.route(query)
+        route = None if compiled is None else compiled.route
+        self.tier = None if route is None else route.tier
+        if route is None:
+            return
+        if route.kind is RouteKind.KEYED and self.tier is not None:
+            self._slots = compile_slots(route.keys[0], key_hash, cluster.snapshot.bucket_count(self.tier) or 0)
+            self._renew()
+        elif route.kind is RouteKind.CONSTANT and self.tier is not None:
+            self._constant = Buckets(self.tier, frozenset(route.buckets))
+        elif route.kind is RouteKind.ANY_NODE:
+            self._constant = Place()
+
+    @property
+    def owners(self) -> int:
+        """How many owners there are, as far as is known."""
+        return max(len(self._groups) - 1, 1)
+
+    def sort(self, positions: Sequence[int], rows: list[Any], chunk_size: int) -> list[Chunk]:
+        """Chunks of the rows of a batch."""
+        if self._slots is None:
+            batch = Batch(positions)
+            groups: dict[str | None, list[Any]] = {None: rows}
+        else:
+            self._renew()
+            slots = self._slots(rows)
+            batch = Batch(positions, slots, self._groups.owners)
+            groups = self._groups.sort(rows, slots)
+        return [
+            Chunk(owner, batch, first, mine[first : first + chunk_size], place)
+            for owner, mine in groups.items()
+            for place in (self._place(owner, batch),)
+            for first in range(0, len(mine), chunk_size)
+        ]
+
+    def _place(self, owner: str | None, batch: Batch) -> Destination:
+        if owner is None or self._map is None or self.tier is None:
+            return self._constant or Anyhow(self.tier)
+        bucket = next(slot for slot in batch.slots if batch.owners[slot] == owner) + 1
+        return Owned(self.tier, self._map, batch, owner, bucket)
+
+    def _renew(self) -> None:
+        """Sort by the newest map."""
+        now = None if self.tier is None else self._cluster.snapshot.shard_map(self.tier)
+        if now is not self._map or len(self._groups) == 1:
+            self._map = now
+            known = tuple(now.owners[1:]) if now is not None else ()
+            missing = (self._cluster.snapshot.bucket_count(self.tier or "") or 0) - len(known)
+            self._groups = Groups((*known, *(None,) * missing))
+
+
+class WrongRow(UsageError):  # noqa: N818 - names the row
+    """A row that cannot be sent.
+
+    Attributes:
+        position: Its position.
+    """
+
+    position = -1
+
+
+def check_rows(rows: Sequence[Any], positions: Sequence[int], width: int | None) -> int | None:
+    """Refuse rows of the wrong width, before any of them is sent.
+
+    Args:
+        rows: The rows.
+        positions: The position of each.
+        width: How many values each has; None: as many as the first one.
+
+    Returns:
+        The width.
+
+    Raises:
+        WrongRow: A row has another width, or is no sequence; it names its position.
+    """
+    if not rows:
+        return width
+    try:
+        widths = list(map(len, rows))
+    except TypeError:
+        widths = [len(row) if hasattr(row, "__len__") else -1 for row in rows]
+    if isinstance(rows[0], str | bytes):
+        widths[0] = -1
+    width = widths[0] if width is None else width
+    if widths.count(width) != len(widths) or width < 0:
+        at = next((number for number, found in enumerate(widths) if found != width), 0)
+        raise _wrong(positions[at], rows[at], widths[at], width)
+    return width
+
+
+def _wrong(position: int, row: Any, found: int, width: int) -> WrongRow:
+    if found < 0 or isinstance(row, str | bytes):
+        text = f"row {position} is no sequence of values but of type {type(row).__name__}"
+    else:
+        text = f"row {position} has {found} values, {width} are expected"
+    error = WrongRow(text)
+    error.position = position
+    return error

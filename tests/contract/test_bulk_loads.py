@@ -1,0 +1,286 @@
+"""`executemany` on a sharded server: to the owners, in chunks, and an exact report when it stops."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any
+
+import asyncpg
+import pytest
+
+from picopyn.bulk_report import BulkReport, RowState
+from picopyn.errors import BulkError, OutcomeUnknown, UsageError
+from picopyn.testing import PicodataCluster
+from tests.contract.conftest import Fresh, OpenPool
+from tests.contract.target import Capability, EmbeddedTarget, Target
+from tests.threads import FACADES
+
+pytestmark = pytest.mark.cluster
+
+both = pytest.mark.parametrize("facade", FACADES, indirect=True)
+
+
+@pytest.fixture
+async def table(target: Target) -> str:
+    return await target.create_table("id INT PRIMARY KEY, v TEXT", distribution="DISTRIBUTED BY (id)")
+
+
+@pytest.fixture
+async def pool(target: Target, open_pool: OpenPool) -> Any:
+    pool = await open_pool(target.dsn, acquire_timeout=30)
+    await pool.wait_ready(timeout=30)
+    return pool
+
+
+async def ids(pool: Any, table: str) -> list[int]:
+    """The keys in a table, ascending."""
+    return sorted(row["id"] for row in await pool.fetch(f"SELECT id FROM {table}"))
+
+
+@both
+async def test_every_row_goes_to_its_owner(target: Target, pool: Any, table: str) -> None:
+    """Also of a text that was never used before; rows come from any iterable, and progress is told."""
+    target.need(Capability.COUNT_DIRECT)
+    before = await target.direct()
+    told: list[int] = []
+    rows = ((number, "x") for number in range(600))
+    await pool.executemany(f"INSERT INTO {table} VALUES ($1, $2)", rows, chunk_size=50, progress=told.append)
+    assert await target.direct() - before == 600
+    assert told == sorted(set(told))
+    assert told[-1] == 600
+    assert await ids(pool, table) == list(range(600))
+    await pool.executemany(f"DELETE FROM {table} WHERE id = $1", [(number,) for number in range(0, 600, 2)])
+    assert await target.direct() - before == 900
+    await pool.executemany(f"INSERT INTO {table} VALUES ($1, $2)", [])
+    assert await ids(pool, table) == list(range(1, 600, 2))
+
+
+async def test_rows_may_be_awaited(pool: Any, table: str) -> None:
+    """An asynchronous iterable is taken a batch at a time."""
+
+    async def rows() -> AsyncIterator[tuple[int, str]]:
+        for number in range(300):
+            await asyncio.sleep(0)
+            yield number, "x"
+
+    await pool.executemany(f"INSERT INTO {table} VALUES ($1, $2)", rows(), chunk_size=40)
+    assert await ids(pool, table) == list(range(300))
+
+
+@both
+async def test_rows_without_a_computable_owner_are_forwarded(pool: Any, target: Target) -> None:
+    """A text without a key that can be computed runs all the same, and so does a row with a value of another type."""
+    table = await target.create_table("id INT PRIMARY KEY, v INT", distribution="DISTRIBUTED BY (id)")
+    await pool.executemany(f"INSERT INTO {table} VALUES ($1 + 1, $2)", [(number, 0) for number in range(20)])
+    assert await ids(pool, table) == list(range(1, 21))
+    await pool.executemany(f"UPDATE {table} SET v = $1 WHERE v = $2", [(1, 0), (2, 1)])
+    assert {row["v"] for row in await pool.fetch(f"SELECT v FROM {table}")} == {2}
+
+
+def check(report: BulkReport, given: list[int], present: list[int]) -> None:
+    """A report is exact: what is acknowledged is there, what is not is not, but for what it says is unknown."""
+    there = set(present)
+    unknown = set(report.positions(RowState.UNKNOWN))
+    for position, key in enumerate(given):
+        if position not in unknown:
+            assert report.is_acknowledged(position) == (key in there), (position, report)
+
+
+@both
+async def test_a_row_that_the_server_refuses_is_named(pool: Any, table: str) -> None:
+    """Its owner's rows before it stay and those behind it are not executed; the load goes on from its report."""
+    text = f"INSERT INTO {table} VALUES ($1, $2)"
+    await pool.execute(text, 1000, "in the way")
+    keys = [*range(150), 1000, *range(150, 400)]
+    with pytest.raises(BulkError) as caught:
+        await pool.executemany(text, ((key, "x") for key in keys), chunk_size=40)
+    report = caught.value.report
+    assert isinstance(caught.value.__cause__, asyncpg.PostgresError)
+    assert not isinstance(caught.value, OutcomeUnknown)
+    assert re.search(r"stopped at row 150: .*\(XX000\)", str(caught.value))
+    assert "in the way" not in str(caught.value)
+    assert report.positions(RowState.FAILED) == (150,)
+    assert report.positions(RowState.UNKNOWN) == ()
+    present = [key for key in await ids(pool, table) if key != 1000]
+    assert report.acknowledged == len(present) > 0
+    check(report, [key if key != 1000 else -1 for key in keys], present)
+    keys[150] = 2000
+    await pool.executemany(text, ((key, "x") for key in keys), chunk_size=40, resume=report)
+    assert await ids(pool, table) == [*range(400), 1000, 2000]
+
+
+@both
+async def test_a_row_of_the_wrong_shape_is_refused_before_its_chunk_is_sent(pool: Any, table: str) -> None:
+    """Of a wrong width, or no row at all; a value of the wrong type is found when its chunk is encoded."""
+    text = f"INSERT INTO {table} VALUES ($1, $2)"
+    good = [(number, "x") for number in range(500)]
+    for bad, message in (
+        ((1,), "row 400 has 1 values, 2 are expected"),
+        ((1, "x", 2), "row 400 has 3 values, 2 are expected"),
+        (7, "row 400 is no sequence of values but of type int"),
+    ):
+        with pytest.raises(BulkError, match=message) as caught:
+            await pool.executemany(text, [*good[:400], bad, *good[400:]], chunk_size=30)
+        report = caught.value.report
+        assert report.positions(RowState.FAILED) == (400,)
+        present = await ids(pool, table)
+        assert len(present) == report.acknowledged
+        assert max(present) < 400
+        await pool.execute(f"DELETE FROM {table}")
+    with pytest.raises(BulkError, match="row 0 has 1 values, 2 are expected"):
+        await pool.executemany(text, [(1,)])
+    with pytest.raises(BulkError) as caught:
+        await pool.executemany(text, [*good[:100], ("no number", "x"), *good[100:200]])
+    report = caught.value.report
+    assert isinstance(caught.value.__cause__, asyncpg.DataError)
+    assert "no number" not in str(caught.value)
+    assert report.positions(RowState.FAILED) == (100,)
+    check(report, [*range(100), -1, *range(100, 200)], await ids(pool, table))
+
+
+@both
+async def test_the_callers_own_errors_stop_a_load(pool: Any, table: str) -> None:
+    """Raised where rows are made, or where progress is told: the report says how far it came."""
+    text = f"INSERT INTO {table} VALUES ($1, $2)"
+
+    def rows() -> Iterator[tuple[int, str]]:
+        yield from ((number, "x") for number in range(200))
+        raise KeyError("secret")
+
+    with pytest.raises(BulkError, match="KeyError in the caller's own code") as caught:
+        await pool.executemany(text, rows(), chunk_size=20)
+    assert isinstance(caught.value.__cause__, KeyError)
+    assert "secret" not in str(caught.value)
+    check(caught.value.report, list(range(200)), await ids(pool, table))
+
+    def progress(done: int) -> None:
+        raise RuntimeError(f"{done}")
+
+    with pytest.raises(BulkError, match="RuntimeError in the caller's own code") as caught:
+        await pool.executemany(text, ((n, "x") for n in range(1000, 1200)), chunk_size=20, progress=progress)
+    check(caught.value.report, list(range(1000, 1200)), await ids(pool, table))
+
+
+async def test_a_cancelled_load_leaves_nothing_behind(pool: Any, table: str) -> None:
+    """Every connection is free again, and no task is left; the rows before stay."""
+    begun = asyncio.Event()
+
+    def progress(_: int) -> None:
+        begun.set()
+
+    rows = ((number, "x") for number in range(100_000))
+    load = asyncio.create_task(
+        pool.executemany(f"INSERT INTO {table} VALUES ($1, $2)", rows, chunk_size=20, progress=progress)
+    )
+    async with asyncio.timeout(60):
+        await begun.wait()
+    load.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await load
+    assert all(node.in_use == 0 for node in pool.stats().nodes.values())
+    assert await pool.fetchval(f"SELECT count(*) FROM {table}") > 0
+
+
+async def load_to_the_end(pool: Any, table: str, keys: list[int], **options: Any) -> int:
+    """Load rows; as often as that stops, check the report, look for the unknown ones, and go on from there.
+
+    Returns:
+        How many times it stopped.
+    """
+    text, report = f"INSERT INTO {table} VALUES ($1, $2)", None
+    for stops in range(10):
+        try:
+            await pool.executemany(text, ((key, "x") for key in keys), resume=report, **options)
+            return stops
+        except BulkError as error:
+            stopped = error
+        there = await ids(pool, table)
+        check(stopped.report, keys, there)
+        unknown = stopped.report.positions(RowState.UNKNOWN)
+        assert bool(unknown) == isinstance(stopped, OutcomeUnknown)
+        if unknown:
+            with pytest.raises(UsageError, match="nobody knows"):
+                await pool.executemany(text, [], resume=stopped.report)
+        report = stopped.report.settled(position for position in unknown if keys[position] in set(there))
+    raise AssertionError("it stopped again and again")
+
+
+@both
+@pytest.mark.stops_instances
+async def test_after_the_loss_of_a_leader_the_resumed_load_leaves_every_row_once(
+    fresh: Fresh, open_pool: OpenPool, measured: Callable[[str, object], None]
+) -> None:
+    """The report is exact but for the rows that were under way; once somebody has looked, the load goes on."""
+    target = fresh(replicasets=2, replication=2, auto_offline_timeout=1.0)
+    if not isinstance(target, EmbeddedTarget):
+        pytest.skip("on a real cluster a leader that dies may take acknowledged rows with it")
+    cluster: PicodataCluster = target.cluster
+    table = await target.create_table("id INT PRIMARY KEY, v TEXT", distribution="DISTRIBUTED BY (id)")
+    pool = await open_pool(target.dsn, acquire_timeout=60, topology_update_interval=1.0)
+    await pool.wait_ready(timeout=30)
+    victims = [next(iter(cluster.leaders().values()))]
+    keys = list(range(800))
+
+    def progress(_: int) -> None:
+        while victims:
+            cluster.kill(victims.pop())
+
+    stops = await load_to_the_end(pool, table, keys, chunk_size=150, progress=progress)
+    assert await ids(pool, table) == keys
+    assert not victims
+    measured("times the load stopped", stops)
+
+
+@pytest.mark.stops_instances
+async def test_a_load_of_repeatable_rows_survives_the_loss_of_a_leader(fresh: Fresh, open_pool: OpenPool) -> None:
+    """What was acknowledged is not sent again; the rest of the chunk goes to the new leader."""
+    target = fresh(replicasets=2, replication=2, auto_offline_timeout=1.0)
+    target.need(Capability.KILL, Capability.OWN_SHAPE)
+    assert isinstance(target, EmbeddedTarget)
+    table = await target.create_table("id INT PRIMARY KEY, v TEXT", distribution="DISTRIBUTED BY (id)")
+    pool = await open_pool(target.dsn, acquire_timeout=60, topology_update_interval=1.0)
+    await pool.wait_ready(timeout=30)
+    victims = [next(iter(target.cluster.leaders().values()))]
+
+    def progress(_: int) -> None:
+        while victims:
+            target.cluster.kill(victims.pop())
+
+    text = f"INSERT INTO {table} VALUES ($1, $2) ON CONFLICT DO NOTHING"
+    rows = ((number, "x") for number in range(800))
+    await pool.executemany(text, rows, chunk_size=200, progress=progress, idempotent=True)
+    assert await ids(pool, table) == list(range(800))
+    assert not victims
+
+
+@both
+@pytest.mark.stops_instances
+async def test_a_switch_of_leaders_in_the_middle_of_a_load_loses_no_row(
+    fresh: Fresh, open_pool: OpenPool, measured: Callable[[str, object], None]
+) -> None:
+    """What the old leader refuses had no effect, so the rest of the chunk goes to the new one.
+
+    Only a chunk that stands still is ended, as it may hang; then it is told as unknown.
+    """
+    target = fresh(replicasets=2, replication=2)
+    target.need(Capability.PROMOTE, Capability.OWN_SHAPE)
+    assert isinstance(target, EmbeddedTarget)
+    cluster = target.cluster
+    table = await target.create_table("id INT PRIMARY KEY, v TEXT", distribution="DISTRIBUTED BY (id)")
+    pool = await open_pool(target.dsn, acquire_timeout=60, topology_update_interval=1.0)
+    await pool.wait_ready(timeout=30)
+    leaders = set(cluster.leaders().values())
+    followers = [name for name in cluster.instances if name not in leaders]
+    promoted: list[str] = []
+
+    def progress(_: int) -> None:
+        if followers:
+            promoted.append(followers.pop())
+            cluster.promote(promoted[-1])
+
+    stops = await load_to_the_end(pool, table, list(range(1000)), chunk_size=125, progress=progress)
+    measured("times the load stopped", stops)
+    assert await ids(pool, table) == list(range(1000))
+    assert set(promoted) == set(cluster.leaders().values())

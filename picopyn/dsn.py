@@ -47,15 +47,16 @@ _OWN_WORDS: Final = ("host", "port", "user", "password", "dbname")
 KNOWN_WORDS: Final = frozenset(
     {
         "acquire_timeout", "application_name", "balancer_policy", "channel_binding", "client_encoding",
-        "command_timeout", "connect_timeout", "dialect", "fallback_master", "gssencmode", "hostaddr", "keepalives",
+        "command_timeout", "connect_timeout", "dialect", "failed_host_reconnect_delay_secs", "failed_host_ttl_seconds",
+        "fallback_master", "fallback_to_topology_keys_only", "gssencmode", "hostaddr", "keepalives",
         "keepalives_count", "keepalives_idle", "keepalives_interval", "load_balance",
         "load_balance_hosts", "max_idle", "max_lifetime", "max_size", "max_total", "max_waiting",
         "master_as_replica_weight", "min_size", "options", "passfile", "query_metadata_cache_size",
-        "refresh_delay", "refresh_timeout", "role", "service",
-        "servicefile", "ssl", "ssl_max_protocol_version", "ssl_min_protocol_version", "ssl_server_name",
-        "sslcert", "sslcrl", "sslkey", "sslmode", "sslnegotiation", "sslpassword", "sslrootcert",
+        "rebalance_batch", "refresh_delay", "refresh_timeout", "role", "service",
+        "servicefile", "socket_timeout", "ssl", "ssl_max_protocol_version", "ssl_min_protocol_version",
+        "ssl_server_name", "sslcert", "sslcrl", "sslkey", "sslmode", "sslnegotiation", "sslpassword", "sslrootcert",
         "statement_cache_size", "statement_timeout", "tablet_leaders", "target_session_attrs", "tcp_user_timeout",
-        "topology_keys", "topology_update_interval",
+        "topology_keys", "topology_update_interval", "yb_servers_refresh_interval",
     }
 )
 # fmt: on

@@ -142,18 +142,25 @@ class FetchIncomplete(PicopynError):  # noqa: N818 - names what the caller got
 class NoNodeAvailable(PicopynError):  # noqa: N818 - the promised name
     """No node can serve the call.
 
+    Args:
+        message: What was attempted.
+        reasons: See below.
+        mode: See below.
+
     Attributes:
         reasons: For each address (`host:port`) or node name that was considered, why it was not used.
+        mode: The settings that forbid the nodes that could be reached, like `load_balance=only-rr`; empty when none do.
     """
 
-    def __init__(self, message: str, reasons: Mapping[str, str] | None = None) -> None:
+    def __init__(self, message: str, reasons: Mapping[str, str] | None = None, mode: str = "") -> None:
         self.reasons: dict[str, str] = dict(reasons or {})
+        self.mode = mode
         self.message = message
         details = "; ".join(f"{node}: {reason}" for node, reason in self.reasons.items())
         super().__init__(f"{message} ({details})" if details else message)
 
-    def __reduce__(self) -> tuple[type[NoNodeAvailable], tuple[str, dict[str, str]]]:
-        return type(self), (self.message, self.reasons)
+    def __reduce__(self) -> tuple[type[NoNodeAvailable], tuple[str, dict[str, str], str]]:
+        return type(self), (self.message, self.reasons, self.mode)
 
 
 class Fault(Enum):

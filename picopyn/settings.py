@@ -22,10 +22,20 @@ from picopyn.dsn import LONELY_PORT, Dsn, Endpoint
 from picopyn.durations import read_duration
 from picopyn.errors import ConfigError
 from picopyn.observe import Event
+from picopyn.placement_settings import ALIASES, placement_problems, words_about_places
 from picopyn.role_settings import SESSION_ROLES, host_problems, role_problems
 from picopyn.service_file import ReadFile, with_service
 from picopyn.staleness import StalenessPolicy
 from picopyn.tls import FILES, SSL_MODES, TLS_VERSIONS, ServerName, contradictions, is_context, is_name
+from picopyn.word_values import (
+    keepalive,
+    milliseconds_or_text,
+    seconds_or_text,
+    ssl_mode,
+    switch,
+    tls_version,
+    whole_or_text,
+)
 
 if TYPE_CHECKING:
     from os import PathLike
@@ -35,7 +45,7 @@ if TYPE_CHECKING:
 Password = str | Callable[[], str] | Callable[[], Awaitable[str]]
 
 #: Words of `dialect=`, and whether they work yet.
-DIALECTS: Final[Mapping[str, bool]] = {"auto": True, "picodata": True, "postgres": True, "yugabyte": False}
+DIALECTS: Final[Mapping[str, bool]] = {"auto": True, "picodata": True, "postgres": True, "yugabyte": True}
 
 #: Shortest interval between two periodic refreshes of the topology, in seconds.
 MIN_UPDATE_INTERVAL: Final = 1.0
@@ -54,8 +64,8 @@ class PoolSettings:
         password: Text, or a callable asked for each new connection; None: the password file is asked.
         passfile: Name of the password file, read for each new connection; None: there is none.
         database: Name of the database; None: that of the user.
-        dialect: `"auto"` (the first server that answers says what it is), `"picodata"`, `"postgres"`, or a
-            dialect value of one's own.
+        dialect: `"auto"` (the first server that answers says what it is), `"picodata"`, `"postgres"`, `"yugabyte"`,
+            or a dialect value of one's own.
         role: Whom calls go to when they do not say: `"leader"`, `"prefer_leader"`, `"replica"`, `"prefer_replica"`,
             `"any"`; None: the leader, where there is one.
         staleness: How far behind a replica of a plain PostgreSQL may be to be preferred (a
@@ -65,6 +75,16 @@ class PoolSettings:
             `picopyn.routing.balance_policies`.
         fallback_master: Calls for a replica go to the primary where there is no fresh replica.
         master_as_replica_weight: Probability (0 … 1) with which a call for a replica counts the primary as one.
+        load_balance: Which nodes of a YugabyteDB are used: False (the first host that works, in the order written),
+            True or `"any"`, `"only-primary"`, `"only-rr"`, `"prefer-primary"`, `"prefer-rr"`.
+        topology_keys: Where they lie: `"cloud.region.zone:level,…"`, levels 1 (the best) to 10; a zone `*` means all of
+            the region.
+        fallback_to_topology_keys_only: No other places are used when those are down.
+        yb_servers_refresh_interval: Seconds between two looks at the list of servers, 0 … 600; 0: as often as a pool
+            may look.
+        failed_host_reconnect_delay_secs: Seconds for which a node that failed is left out at least, 0 … 60, as long as
+            another one is there.
+        rebalance_batch: Most idle connections that are closed per interval because use has moved to other nodes.
         tablet_leaders: On a YugabyteDB, statements whose hash key is known go to the leader of its tablet. It needs
             the extra `picopyn[yugabyte]`.
         refresh_delay: Time between two looks at the role of a PostgreSQL host, where roles matter.
@@ -140,6 +160,12 @@ class PoolSettings:
     balancer_policy: Any = "greedy"
     fallback_master: bool = False
     master_as_replica_weight: float = 0.0
+    load_balance: bool | str = False
+    topology_keys: str | tuple[str, ...] | list[str] | None = None
+    fallback_to_topology_keys_only: bool = False
+    yb_servers_refresh_interval: int = 10
+    failed_host_reconnect_delay_secs: int = 5
+    rebalance_batch: int = 2
     tablet_leaders: bool = True
     refresh_delay: float = 1.0
     refresh_timeout: float = 2.0
@@ -173,7 +199,7 @@ class PoolSettings:
     options: str | None = None
     server_settings: Mapping[str, str] = field(default_factory=dict, repr=False)
     after_connect: Callable[[Any], Awaitable[None]] | None = None
-    after_connect_timeout: float = 10.0
+    after_connect_timeout: float = 60.0
     reset: bool | Callable[[Any], Awaitable[None]] = True
     record_class: type | None = None
     statement_timeout: float | None = None
@@ -237,7 +263,7 @@ class PoolSettings:
 
 
 #: Names of other drivers → our own.
-_ALIASES: Final[Mapping[str, str]] = {"init": "after_connect"}
+_ALIASES: Final[Mapping[str, str]] = {"init": "after_connect", **ALIASES}
 
 
 def _renamed(overrides: dict[str, Any]) -> list[str]:
@@ -291,88 +317,43 @@ def _for_these(environment: Mapping[str, str] | None, overrides: Mapping[str, An
     return {name: value for name, value in environment.items() if not name.startswith("PGSSL")}
 
 
-def _whole_or_text(text: str) -> Any:
-    try:
-        return int(text)
-    except ValueError:
-        return text
-
-
-def _seconds_or_text(text: str) -> Any:
-    if text.lower() in ("off", "none"):
-        return None
-    try:
-        return float(text)
-    except ValueError:
-        return text
-
-
-def _keepalive(number: Callable[[str], Any]) -> Callable[[str], Any]:
-    """As libpq has it, 0 stands for the system's own setting."""
-    return lambda text: None if text == "0" else number(text)
-
-
-def _milliseconds_or_text(text: str) -> Any:
-    """As libpq has it, a count of milliseconds."""
-    try:
-        return float(text) / 1000 or None
-    except ValueError:
-        return text
-
-
-def _switch(text: str) -> Any:
-    return {"1": True, "on": True, "true": True, "0": False, "off": False, "false": False}.get(text.lower(), text)
-
-
-def _ssl_mode(text: str) -> str:
-    """JDBC writes `ssl=true` for `sslmode=require`."""
-    return {"true": "require", "false": "disable"}.get(text.lower(), text)
-
-
-def _tls_version(text: str) -> str:
-    """`tlsv1.3` is `TLSv1.3`, as libpq has it."""
-    return next((version for version in TLS_VERSIONS if version.lower() == text.lower()), text)
-
-
 #: Word → (setting, how its text becomes a value). A text that is no number stays text, and is told as such.
 _WORDS: Final[Mapping[str, tuple[str, Callable[[str], Any]]]] = {
     "dialect": ("dialect", str),
     "role": ("role", str),
     "balancer_policy": ("balancer_policy", str),
-    "fallback_master": ("fallback_master", _switch),
-    "master_as_replica_weight": ("master_as_replica_weight", _seconds_or_text),
-    "tablet_leaders": ("tablet_leaders", _switch),
-    "refresh_delay": ("refresh_delay", _seconds_or_text),
-    "refresh_timeout": ("refresh_timeout", _seconds_or_text),
-    "min_size": ("min_size", _whole_or_text),
-    "max_size": ("max_size", _whole_or_text),
-    "max_total": ("max_total", _whole_or_text),
-    "max_lifetime": ("max_lifetime", _seconds_or_text),
-    "max_idle": ("max_idle", _seconds_or_text),
-    "topology_update_interval": ("topology_update_interval", _seconds_or_text),
-    "query_metadata_cache_size": ("query_metadata_cache_size", _whole_or_text),
-    "connect_timeout": ("connect_timeout", _seconds_or_text),
-    "acquire_timeout": ("acquire_timeout", _seconds_or_text),
-    "command_timeout": ("command_timeout", _seconds_or_text),
-    "max_waiting": ("max_waiting", _whole_or_text),
-    "statement_cache_size": ("statement_cache_size", _whole_or_text),
-    "keepalives": ("keepalives", _switch),
-    "keepalives_idle": ("keepalives_idle", _keepalive(_seconds_or_text)),
-    "keepalives_interval": ("keepalives_interval", _keepalive(_seconds_or_text)),
-    "keepalives_count": ("keepalives_count", _keepalive(_whole_or_text)),
-    "tcp_user_timeout": ("tcp_user_timeout", _milliseconds_or_text),
+    "fallback_master": ("fallback_master", switch),
+    "master_as_replica_weight": ("master_as_replica_weight", seconds_or_text),
+    "tablet_leaders": ("tablet_leaders", switch),
+    "refresh_delay": ("refresh_delay", seconds_or_text),
+    "refresh_timeout": ("refresh_timeout", seconds_or_text),
+    "min_size": ("min_size", whole_or_text),
+    "max_size": ("max_size", whole_or_text),
+    "max_total": ("max_total", whole_or_text),
+    "max_lifetime": ("max_lifetime", seconds_or_text),
+    "max_idle": ("max_idle", seconds_or_text),
+    "topology_update_interval": ("topology_update_interval", seconds_or_text),
+    "query_metadata_cache_size": ("query_metadata_cache_size", whole_or_text),
+    "connect_timeout": ("connect_timeout", seconds_or_text),
+    "acquire_timeout": ("acquire_timeout", seconds_or_text),
+    "command_timeout": ("command_timeout", seconds_or_text),
+    "max_waiting": ("max_waiting", whole_or_text),
+    "statement_cache_size": ("statement_cache_size", whole_or_text),
+    "keepalives": ("keepalives", switch),
+    "keepalives_idle": ("keepalives_idle", keepalive(seconds_or_text)),
+    "keepalives_interval": ("keepalives_interval", keepalive(seconds_or_text)),
+    "keepalives_count": ("keepalives_count", keepalive(whole_or_text)),
+    "tcp_user_timeout": ("tcp_user_timeout", milliseconds_or_text),
     "sslmode": ("ssl", str),
-    "ssl": ("ssl", _ssl_mode),
+    "ssl": ("ssl", ssl_mode),
     **{name: (name, str) for name in (*FILES, "sslpassword", "ssl_server_name")},
-    "ssl_min_protocol_version": ("ssl_min_protocol_version", _tls_version),
-    "ssl_max_protocol_version": ("ssl_max_protocol_version", _tls_version),
+    "ssl_min_protocol_version": ("ssl_min_protocol_version", tls_version),
+    "ssl_max_protocol_version": ("ssl_max_protocol_version", tls_version),
     "application_name": ("application_name", str),
     "options": ("options", str),
     "passfile": ("passfile", str),
+    **words_about_places(whole_or_text, switch),
 }
-
-#: Values of `load_balance` and `load_balance_hosts` that say what the driver does anyway.
-_BALANCED_ANYWAY: Final = ("true", "any", "random")
 
 
 def _from_words(dsn: Dsn) -> tuple[dict[str, Any], list[str]]:
@@ -384,9 +365,13 @@ def _from_words(dsn: Dsn) -> tuple[dict[str, Any], list[str]]:
     }
     problems: list[str] = []
     for word, text in dsn.params:
-        if word in _WORDS:
-            name, convert = _WORDS[word]
-            values[name] = convert(text)
+        known = ALIASES.get(word, word)
+        if known in _WORDS:
+            name, convert = _WORDS[known]
+            value = convert(text)
+            if name in ALIASES.values() and values.get(name, value) != value:
+                problems.append(f"'{name}' is given twice, by another name of its own the second time")
+            values[name] = value
         elif word == "port":
             problems.append(LONELY_PORT)
         elif word == "statement_timeout":
@@ -418,8 +403,6 @@ def _session_role(text: str, dsn: Dsn, values: dict[str, Any]) -> list[str]:
 
 def _changes_nothing(word: str, text: str) -> bool:
     """Whether a word of other drivers asks for what happens in any case."""
-    if word in ("load_balance", "load_balance_hosts"):
-        return text in _BALANCED_ANYWAY
     if word == "client_encoding":
         return text.replace("-", "") in ("utf8", "auto")
     if word == "gssencmode":
@@ -591,7 +574,7 @@ def _problems(settings: PoolSettings) -> list[str]:
         problems.append(f"min_size ({settings.min_size}) must not exceed max_total ({total})")
     if not wrong & {"ssl", "ssl_min_protocol_version", "ssl_max_protocol_version"}:
         problems += contradictions(settings)
-    problems += host_problems(settings)
+    problems += host_problems(settings) + placement_problems(settings)
     if "server_settings" not in wrong:
         twice = [name for name in _OWN_KEYS if name in settings.server_settings]
         problems += [f"'{name}' has a setting of its own; leave it out of server_settings" for name in twice]

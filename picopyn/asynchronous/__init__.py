@@ -1,5 +1,7 @@
-"""The asynchronous facade: [`Pool`][picopyn.asynchronous.Pool], for asyncio."""
+"""The asynchronous facade: [`Pool`][picopyn.asynchronous.Pool] and single connections, for asyncio."""
 
+from picopyn.asynchronous.connecting import connect
+from picopyn.asynchronous.connection import Connection
 from picopyn.asynchronous.pool import Pool
 
-__all__ = ["Pool"]
+__all__ = ["Connection", "Pool", "connect"]

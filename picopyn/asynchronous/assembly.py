@@ -18,7 +18,7 @@ from picopyn.asynchronous.reach import Reach
 from picopyn.asynchronous.runtime import AsyncioRuntime
 from picopyn.asynchronous.sessions import Sessions, refuse_unsupported
 from picopyn.asynchronous.transport import Dialer
-from picopyn.dialects.base import Dialect
+from picopyn.dialects.base import Capability, Dialect
 from picopyn.engine.cluster import Cluster
 from picopyn.engine.executor import Executor
 from picopyn.engine.journal import Journal
@@ -70,7 +70,7 @@ async def assemble(
     if first.connection is not None:
         dialer.adopt(first.connection)
     refuse_unsupported(settings, dialect)
-    household.sessions = sessions = Sessions(settings, dialer, reach)
+    household.sessions = sessions = Sessions(settings, dialer, reach, dialect)
     runtime = make_runtime(sessions, dialer, dialect)
     household.journal = journal = Journal(Counters(), Publisher(settings.on_event), runtime.now)
     household.control = control = ControlPlane(settings, dialect, reach, journal.publisher, runtime.now, rng)
@@ -83,3 +83,5 @@ async def assemble(
     await control.start(cluster, executor)
     asked_first = None if first.connection is None else first.connection.endpoint
     await cluster.first_connection(asked_first, runtime.now() + settings.connect_timeout)
+    if Capability.LISTED_SERVERS in dialect.capabilities:
+        household.lay_down()  # it may lead where no connection is wanted

@@ -74,6 +74,12 @@ class Connection(CopyingConnection):
         protocol = getattr(self, "_protocol", None)
         return -1 if protocol is None else int(protocol.queries_count)
 
+    def peer(self) -> str | None:
+        """The address it leads to; None where that is no address, or not known any more."""
+        transport = getattr(self, "_transport", None)
+        peer = None if transport is None else transport.get_extra_info("peername")
+        return str(peer[0]) if isinstance(peer, tuple) else None
+
     def silence(self) -> float | None:
         """Seconds since the last byte came from the server, as the kernel knows; None where it does not tell."""
         transport = getattr(self, "_transport", None)

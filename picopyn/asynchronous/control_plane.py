@@ -17,23 +17,29 @@ from picopyn.asynchronous.leader_finder import LeaderFinder
 from picopyn.asynchronous.looks_on_demand import LooksOnDemand
 from picopyn.asynchronous.metadata_service import QueryMetadataService
 from picopyn.asynchronous.reach import Reach
+from picopyn.asynchronous.servers_source import ServersSource
 from picopyn.asynchronous.static_source import StaticTopologySource
 from picopyn.asynchronous.tablet_learner import TabletLearner
+from picopyn.asynchronous.topology_source import ConnectedSource
 from picopyn.asynchronous.topology_tracker import PollingTopologySource, TopologySource, TopologyTracker
 from picopyn.dialects.base import Capability, Dialect
 from picopyn.dialects.yugabyte.hash_code import HASH_CODES
 from picopyn.engine.cluster import Cluster
 from picopyn.engine.executor import Executor
-from picopyn.errors import NoNodeAvailable, UsageError
+from picopyn.errors import NoNodeAvailable, NotSupported, UsageError
 from picopyn.observe import Publisher, RouteLearned, TopologyChanged
+from picopyn.placement_settings import SHORTEST_INTERVAL, balance_mode
 from picopyn.query_metadata import PreparedStatementMetadata
 from picopyn.role_settings import watches_hosts
 from picopyn.routing.host_table import HostTable
 from picopyn.routing.leader_table import LeaderTable
+from picopyn.routing.placement import Placement
 from picopyn.routing.plan import Role
 from picopyn.routing.route import RouteKind
+from picopyn.routing.server_table import ServerTable
 from picopyn.settings import PoolSettings
 from picopyn.topology import Node, Topology, TopologyDiff, TopologySnapshot, difference
+from picopyn.topology_keys import read_topology_keys
 
 _LOG = logging.getLogger(__name__)
 
@@ -50,7 +56,7 @@ class ControlPlane:
         rng: Source of randomness.
 
     Attributes:
-        hosts: What is known of hosts with roles; None where nodes have no roles, or owners decide.
+        hosts: What is known of hosts with roles, or of servers with places; None where neither decides.
         tracker: Keeps the topology current.
         metadata: Learns about statements.
     """
@@ -66,13 +72,13 @@ class ControlPlane:
     ) -> None:
         self._reach = reach
         self._publisher = publisher
-        self._learns = Capability.SHARDED in dialect.capabilities
+        self._capabilities = dialect.capabilities
         self.metadata = self._make_learner(settings, dialect, now, rng)
-        self.hosts = HostTable(settings.staleness) if not self._learns and watches_hosts(settings) else None
+        self.hosts = self._make_hosts(settings)
         self._finder = LeaderFinder(reach.to, self._key_select)
         self._source: TopologySource = settings.topology_source or self._make_source(settings, dialect, now, rng)
         speaks = isinstance(self._source, StaticTopologySource | HostWatchers)  # nothing to ask, or it tells by itself
-        interval = None if speaks else settings.topology_update_interval
+        interval = None if speaks else _interval(settings, lists=self._lists)
         self.tracker = TopologyTracker(self._source, interval, now=now, rng=rng)
         self._on_demand = LooksOnDemand(self.tracker)
         self._cluster: Cluster | None = None
@@ -106,6 +112,9 @@ class ControlPlane:
         endpoints = [endpoint.with_default_port(dialect.default_port) for endpoint in settings.endpoints]
         if self.hosts is None:
             return StaticTopologySource(endpoints)
+        if isinstance(self.hosts, ServerTable):
+            names = HostNames(endpoints, reach.names)
+            return ServersSource(reach.topology, names, self.hosts, address_map=settings.address_map)
         return HostWatchers(
             HostNames(endpoints, reach.names),
             reach.host,
@@ -116,17 +125,37 @@ class ControlPlane:
             rng=rng,
         )
 
+    def _make_hosts(self, settings: PoolSettings) -> HostTable | ServerTable | None:
+        if self._learns or settings.topology_source is not None:
+            return None
+        if self._lists:
+            keys, mode = read_topology_keys(settings.topology_keys)[0], balance_mode(settings.load_balance)
+            assert mode is not None  # the settings were checked
+            return ServerTable(Placement(mode, keys, settings.fallback_to_topology_keys_only))
+        return HostTable(settings.staleness) if watches_hosts(settings) else None
+
     def check_role(self, role: Role) -> None:
         """Refuse the role of a call that means nothing here.
 
         Raises:
+            NotSupported: YugabyteDB does not have it yet.
             UsageError: The pool does not know which of its hosts are replicas.
         """
+        if self._lists and role in (Role.REPLICA, Role.PREFER_REPLICA):
+            raise NotSupported(f"role {role.value!r} is not supported on YugabyteDB yet")
         if role is Role.REPLICA and not self._learns and self.hosts is None:
             raise UsageError(
                 "role='replica' means nothing to this pool, which does not watch the roles of its hosts: "
                 "name more than one host, or give the pool a role"
             )
+
+    @property
+    def _learns(self) -> bool:
+        return Capability.SHARDED in self._capabilities
+
+    @property
+    def _lists(self) -> bool:
+        return Capability.LISTED_SERVERS in self._capabilities
 
     @property
     def snapshot(self) -> TopologySnapshot:
@@ -166,8 +195,9 @@ class ControlPlane:
         """
         if doubtful is not None and isinstance(self.metadata, TabletLearner):
             self.metadata.look_again()
-        if doubtful is not None and isinstance(self._source, PollingTopologySource):
-            self._source.doubt_leader(doubtful.replicaset_uuid)
+        if doubtful is not None and isinstance(self._source, ConnectedSource):
+            if isinstance(self._source, PollingTopologySource):
+                self._source.doubt_leader(doubtful.replicaset_uuid)
             if self._cluster is not None and self._cluster.health.is_down(doubtful.uuid):
                 self._source.leave(doubtful.host, doubtful.port)
         if self._cluster is None or isinstance(self._source, StaticTopologySource):
@@ -269,6 +299,13 @@ class ControlPlane:
                     tiers_added=diff.tiers_added,
                 )
             )
+
+
+def _interval(settings: PoolSettings, *, lists: bool) -> float | None:
+    """How often the cluster is looked at by itself (seconds); None: never."""
+    if not lists or settings.topology_update_interval is None:
+        return settings.topology_update_interval
+    return max(float(settings.yb_servers_refresh_interval), SHORTEST_INTERVAL)
 
 
 def _unread(failure: Exception | None) -> NoNodeAvailable:

@@ -25,8 +25,8 @@ from picopyn.asynchronous.transport import Address, Dialer
 from picopyn.dialects.base import Capability, Dialect, Purpose
 from picopyn.dialects.picodata import PicodataDialect
 from picopyn.dialects.postgres import PostgresDialect
+from picopyn.dialects.yugabyte import YugabyteDialect
 from picopyn.dsn import Endpoint
-from picopyn.errors import NotSupported
 from picopyn.settings import PoolSettings
 from picopyn.topology import TopologySnapshot
 
@@ -61,7 +61,6 @@ async def introduce(settings: PoolSettings, make_dialer: Callable[[Dialect], Dia
     Raises:
         AuthenticationFailed: A host refused the credentials; no other one was asked.
         NoNodeAvailable: No host answered; it lists the reason of each.
-        NotSupported: The server is of a kind that is not supported yet.
     """
     named = named_dialect(settings.dialect)
     if named is not None and settings.topology_source is not None:
@@ -84,26 +83,31 @@ def named_dialect(named: Any) -> Dialect | None:
     if not isinstance(named, str):
         dialect: Dialect = named
         return dialect
-    if named == "postgres":
-        return PostgresDialect()
-    return PicodataDialect() if named == "picodata" else None
+    known: dict[str, Callable[[], Dialect]] = {
+        "postgres": PostgresDialect,
+        "picodata": PicodataDialect,
+        "yugabyte": YugabyteDialect,
+    }
+    return known[named]() if named in known else None
 
 
 async def tell_dialect(connection: Connection) -> Dialect:
-    """What the server behind a new connection is; asks only when its greeting leaves that open.
+    """What the server behind a new connection is; asks only when its greeting leaves that open."""
+    return greeted_dialect(connection) or await _ask(connection, can_cancel=bool(connection.get_server_pid()))
 
-    Raises:
-        NotSupported: It is a YugabyteDB.
-    """
+
+def greeted_dialect(connection: Any) -> Dialect | None:
+    """What the server behind a new connection says it is; None when its greeting leaves that open."""
     greeting = connection.get_settings()
-    _refuse_yugabyte(getattr(greeting, "server_version", ""))
+    if _YUGABYTE in getattr(greeting, "server_version", ""):
+        return YugabyteDialect()
     can_cancel = bool(connection.get_server_pid())
     has_session = hasattr(greeting, "session_authorization")
     if can_cancel and has_session:
         return PostgresDialect()
     if not can_cancel and not has_session:
         return PicodataDialect()
-    return await _ask(connection, can_cancel=can_cancel)
+    return None
 
 
 async def _ask(connection: Connection, *, can_cancel: bool) -> Dialect:
@@ -111,18 +115,11 @@ async def _ask(connection: Connection, *, can_cancel: bool) -> Dialect:
         version = str(await connection.fetchval("SELECT version()"))
     except asyncpg.PostgresError:
         version = ""
-    _refuse_yugabyte(version)
+    if _YUGABYTE in version:
+        return YugabyteDialect()
     if version.startswith("picodata ") or not (can_cancel or version.startswith("PostgreSQL ")):
         return PicodataDialect()
     return PostgresDialect()
-
-
-def _refuse_yugabyte(version: str) -> None:
-    if _YUGABYTE in version:
-        raise NotSupported(
-            f"the server is a YugabyteDB ({version}), which is not supported yet; "
-            "dialect='postgres' uses its nodes as plain PostgreSQL servers"
-        )
 
 
 #: Speaks to a server of unknown kind: no start-up option of its own, and SQLSTATEs all kinds share.
@@ -135,10 +132,10 @@ def _first_purpose(dialect: Dialect) -> Purpose:
 
 
 def _ports(named: Dialect | None) -> Sequence[int]:
-    """Ports for hosts without one; where the dialect is open, the second is tried a little later than the first."""
-    return (
-        (named.default_port,) if named is not None else (PostgresDialect().default_port, PicodataDialect().default_port)
-    )
+    """Ports for hosts without one; where the dialect is open, each is tried a little later than the one before."""
+    if named is not None:
+        return (named.default_port,)
+    return tuple(dialect.default_port for dialect in (PostgresDialect(), PicodataDialect(), YugabyteDialect()))
 
 
 def _with_ports(settings: PoolSettings, port: int) -> tuple[Endpoint, ...]:

@@ -21,6 +21,7 @@ from picopyn.asynchronous.transport import Dialer
 from picopyn.dialects.base import Capability, Dialect, Purpose
 from picopyn.engine.node_pool import HookFailed
 from picopyn.errors import AcquireTimeout, ConfigError
+from picopyn.placement_settings import BalanceMode, balance_mode, set_for_places
 from picopyn.settings import PoolSettings
 from picopyn.topology import Node
 
@@ -40,6 +41,12 @@ RESET = (
     "DISCARD SEQUENCES",
 )
 
+#: The same where several sessions may share a server process, and these texts would bind them to one of their own.
+#:
+#: *Source:* `yugabyte-smart-drivers.md` section 6.4: what makes a session of the connection manager sticky.
+CAREFUL_RESET = ("CLOSE ALL", "RESET ALL", "UNLISTEN *", "SELECT pg_advisory_unlock_all()")
+BOUND = "SELECT pg_my_temp_schema() <> 0 OR current_setting('role') <> 'none' OR session_user <> $1::text"
+
 #: Classes of SQLSTATE by which a server says that it does not have, or not allow, a statement.
 #:
 #: *Source:* PostgreSQL documentation, Appendix A: 0A feature not supported, 42 syntax error or access rule violation,
@@ -54,9 +61,11 @@ class Sessions:
         settings: The hooks.
         dialer: Opens connections.
         reach: May have one that exists already.
+        dialect: What clears a session.
     """
 
-    def __init__(self, settings: PoolSettings, dialer: Dialer, reach: Reach) -> None:
+    def __init__(self, settings: PoolSettings, dialer: Dialer, reach: Reach, dialect: Dialect) -> None:
+        self._discards = Capability.DISCARD in dialect.capabilities
         self.cancel_requests = CancelRequests()
         self._dialer = dialer
         self._reach = reach
@@ -118,7 +127,8 @@ class Sessions:
 
     async def clear(self, connection: Connection) -> None:
         """Say what makes a session as good as new, as far as the server knows it."""
-        wanted = [text for text in RESET if text not in self._refused]
+        texts = RESET if self._discards or await self._is_bound(connection) else CAREFUL_RESET
+        wanted = [text for text in texts if text not in self._refused]
         if not wanted:
             return
         try:
@@ -127,6 +137,12 @@ class Sessions:
             if connection.is_closed() or not _is_unsupported(error):
                 raise
             await self._find_refused(connection, wanted)
+
+    async def _is_bound(self, connection: Connection) -> bool:
+        """Whether the borrower has bound the session to one server process already, so that nothing is lost by a reset
+        that would.
+        """
+        return bool(await connection.fetchval(BOUND, self._dialer.user))
 
     async def _find_refused(self, connection: Connection, wanted: list[str]) -> None:
         """The server does not know some of it: find out what, and never say that again."""
@@ -164,11 +180,24 @@ def too_slow(limit: float) -> AcquireTimeout:
 def refuse_unsupported(settings: PoolSettings, dialect: Dialect) -> None:
     """Refuse settings that this kind of server does not have.
 
+    Where a YugabyteDB was meant and a PostgreSQL answers, that is only told: the same connection string may serve both.
+
     Raises:
-        ConfigError: It has no statement timeout.
+        ConfigError: It has no statement timeout, or no places.
     """
+    if Capability.LISTED_SERVERS not in dialect.capabilities:
+        said = set_for_places(settings)
+        if Capability.SHARDED not in dialect.capabilities:
+            _tell_of_places(settings, said)
+        elif said:
+            raise ConfigError([f"{name} is for YugabyteDB, not for {dialect.name}" for name in said])
     if settings.statement_timeout is not None and Capability.STATEMENT_TIMEOUT not in dialect.capabilities:
         raise ConfigError(f"statement_timeout: {dialect.name} has none; use command_timeout")
+
+
+def _tell_of_places(settings: PoolSettings, said: list[str]) -> None:
+    if said or balance_mode(settings.load_balance) is not BalanceMode.OFF:
+        _LOG.info("the server is no YugabyteDB; it has no use for %s", ", ".join(said or ["load_balance"]))
 
 
 def _is_unsupported(error: asyncpg.PostgresError) -> bool:

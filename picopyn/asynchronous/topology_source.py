@@ -70,36 +70,17 @@ class TopologySource(ABC):
         """The same at once."""
 
 
-class PollingTopologySource(TopologySource):
-    """Reads Picodata's system tables over one connection of its own and emits one batch per refresh.
+class ConnectedSource(TopologySource):
+    """A source that polls over one connection of its own, opened on first use and reopened when it died.
 
-    The connection is opened on first use and reopened when it died; each is an epoch of its own and
-    begins with one batch that replaces everything known. Replicasets and instances must be readable, or
-    nothing is applied and the connection is given up. Tiers are read once per connection, and again when
-    an unknown one shows up. The buckets of a tier that cannot be read now keep their last map. What a
-    user may not read degrades: bucket counts are derived from the maps, and leaders are found by asking,
-    if there is a finder.
+    Each connection is an epoch of its own and begins with one batch that replaces everything known.
 
     Args:
         connect: Opens the connection, or returns None when no node can be reached.
-        address_map: Turns an advertised (host, port) into the one to dial.
-        leader_finder: Asks who leads a replicaset when the tables are closed to us.
-        now: Clock.
-        query_timeout: Seconds the server has for each answer; a node that stays silent costs the connection.
     """
 
-    def __init__(
-        self,
-        connect: Connect,
-        *,
-        address_map: AddressMap | None = None,
-        leader_finder: FindsLeaders | None = None,
-        now: Callable[[], float] = time.monotonic,
-        query_timeout: float = QUERY_TIMEOUT,
-    ) -> None:
+    def __init__(self, connect: Connect) -> None:
         self._connect = connect
-        self._catalog = CatalogReader(address_map, query_timeout)
-        self._leaders = _LeadersByAsking(leader_finder, now)
         self._connection: ServiceConnection | None = None
         self._before: tuple[Event, ...] | None = None
         self._epoch = 0
@@ -110,30 +91,6 @@ class PollingTopologySource(TopologySource):
         """Set who takes the batches; a source that was closed begins anew."""
         super().listen(emit)
         self._closed = False
-
-    async def refresh(self) -> None:
-        """Read everything once and emit it as one batch.
-
-        Raises:
-            NoNodeAvailable: No node could be reached; nothing is emitted.
-            Exception: Replicasets or instances could not be read; nothing is emitted, the connection is
-                closed.
-        """
-        connection = await self._current_connection()
-        try:
-            events = await self._catalog.read(connection)
-        except BaseException:
-            self._give_up()
-            raise
-        if self._catalog.connection_lost:
-            self._give_up()
-        leaders = await self._leaders.find(events) if self._catalog.leaders_hidden else []
-        await asyncio.sleep(0)  # reading a large answer took its time, and so will applying it: others first
-        self._emit_poll((*events, *leaders))
-
-    def doubt_leader(self, replicaset_uuid: str | None = None) -> None:
-        """Ask again at the next refresh who leads this replicaset (or each of them); for users who have to ask."""
-        self._leaders.memory.forget(replicaset_uuid)
 
     def leave(self, host: str, port: int) -> None:
         """A node is down: a connection to it is dropped, and a refresh that waits for its answer fails at once."""
@@ -163,10 +120,13 @@ class PollingTopologySource(TopologySource):
             drop(connection)
             raise NoNodeAvailable("the topology source is closed")
         self._connection = connection
-        self._catalog.begin_connection()
+        self._begin_connection()
         self._epoch += 1
         self._before = None
         return connection
+
+    def _begin_connection(self) -> None:
+        """A connection was opened; what was known of the server behind the one before means nothing now."""
 
     def _give_up(self) -> None:
         connection, self._connection = self._connection, None
@@ -180,6 +140,63 @@ class PollingTopologySource(TopologySource):
         gone = () if self._before is None else tuple(vanished(self._before, events))
         self.emit(EventBatch((*events, *gone), self._epoch, self._sequence, reset=self._before is None))
         self._before = events
+
+
+class PollingTopologySource(ConnectedSource):
+    """Reads Picodata's system tables and emits one batch per refresh.
+
+    Replicasets and instances must be readable, or nothing is applied and the connection is given up. Tiers are read
+    once per connection, and again when an unknown one shows up. The buckets of a tier that cannot be read now keep
+    their last map. What a user may not read degrades: bucket counts are derived from the maps, and leaders are found by
+    asking, if there is a finder.
+
+    Args:
+        connect: Opens the connection, or returns None when no node can be reached.
+        address_map: Turns an advertised (host, port) into the one to dial.
+        leader_finder: Asks who leads a replicaset when the tables are closed to us.
+        now: Clock.
+        query_timeout: Seconds the server has for each answer; a node that stays silent costs the connection.
+    """
+
+    def __init__(
+        self,
+        connect: Connect,
+        *,
+        address_map: AddressMap | None = None,
+        leader_finder: FindsLeaders | None = None,
+        now: Callable[[], float] = time.monotonic,
+        query_timeout: float = QUERY_TIMEOUT,
+    ) -> None:
+        super().__init__(connect)
+        self._catalog = CatalogReader(address_map, query_timeout)
+        self._leaders = _LeadersByAsking(leader_finder, now)
+
+    async def refresh(self) -> None:
+        """Read everything once and emit it as one batch.
+
+        Raises:
+            NoNodeAvailable: No node could be reached; nothing is emitted.
+            Exception: Replicasets or instances could not be read; nothing is emitted, the connection is
+                closed.
+        """
+        connection = await self._current_connection()
+        try:
+            events = await self._catalog.read(connection)
+        except BaseException:
+            self._give_up()
+            raise
+        if self._catalog.connection_lost:
+            self._give_up()
+        leaders = await self._leaders.find(events) if self._catalog.leaders_hidden else []
+        await asyncio.sleep(0)  # reading a large answer took its time, and so will applying it: others first
+        self._emit_poll((*events, *leaders))
+
+    def doubt_leader(self, replicaset_uuid: str | None = None) -> None:
+        """Ask again at the next refresh who leads this replicaset (or each of them); for users who have to ask."""
+        self._leaders.memory.forget(replicaset_uuid)
+
+    def _begin_connection(self) -> None:
+        self._catalog.begin_connection()
 
 
 class _LeadersByAsking:

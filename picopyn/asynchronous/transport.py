@@ -90,6 +90,11 @@ class Dialer:
         return other
 
     @property
+    def user(self) -> str:
+        """Who logs in."""
+        return self._user
+
+    @property
     def knock(self) -> Knock:
         """How to ask these servers for a first word."""
         if not self._security.plan.may_encrypt:

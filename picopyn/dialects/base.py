@@ -41,6 +41,8 @@ class Capability(Enum):
     TRANSACTIONS = "BEGIN means something"
     STATEMENT_TIMEOUT = "statement_timeout is a start-up key"
     CATALOG = "types are described in pg_catalog"
+    DISCARD = "a session is cleared by DISCARD and SET SESSION AUTHORIZATION at no further cost"
+    LISTED_SERVERS = "servers list each other: yb_servers()"
     TABLETS = "every node takes every statement, and says who leads the tablets that tables are cut into"
 
 

@@ -21,17 +21,20 @@ from picopyn.engine.node_pool import HookFailed, NodePool
 from picopyn.engine.node_pools import NodePools
 from picopyn.engine.planners import Planners
 from picopyn.engine.probes import Probes
+from picopyn.engine.rebalance import Rebalance
 from picopyn.engine.request import Request
 from picopyn.engine.runtime import Link, Runtime, Waiter
 from picopyn.engine.terms import GOODBYE, Terms
 from picopyn.errors import AuthenticationFailed, Fault
 from picopyn.observe import CloseReason
+from picopyn.placement_settings import SHORTEST_INTERVAL
 from picopyn.routing.balance import UNCONNECTED
 from picopyn.routing.health import Health, NodeState
 from picopyn.routing.host_table import HostTable
 from picopyn.routing.leader_table import LeaderTable
 from picopyn.routing.membership import reconcile
 from picopyn.routing.plan import PLAIN, Candidate, Flavour
+from picopyn.routing.server_table import ServerTable
 from picopyn.routing.watch import Change, Watch
 from picopyn.settings import PoolSettings
 from picopyn.topology import Node, TopologySnapshot
@@ -58,7 +61,7 @@ class Cluster:
         refresh: Asks for a new look at the cluster, without waiting; may name a node to doubt. It gives the number of
             the first look that begins after it was asked; None when there is nothing to look at.
         rng: Source of randomness.
-        hosts: What is known of hosts with roles, on servers without owners; None: nodes have no roles there.
+        hosts: What is known of hosts with roles, or of servers with places; None: nodes have neither.
         leaders: Who leads tablets; None: calls do not go to their leaders.
 
     Attributes:
@@ -77,7 +80,7 @@ class Cluster:
         journal: Journal,
         refresh: Callable[[Node | None], int | None],
         rng: Random,
-        hosts: HostTable | None = None,
+        hosts: HostTable | ServerTable | None = None,
         leaders: LeaderTable | None = None,
     ) -> None:
         self.runtime = runtime
@@ -88,12 +91,13 @@ class Cluster:
         self._dialect = dialect
         self._journal = journal
         self._refresh = refresh
-        watch = Watch(Health(), runtime.now(), rng)
+        watch = Watch(Health(), runtime.now(), rng, *(_patience(settings) if isinstance(hosts, ServerTable) else ()))
         self._probes = Probes(runtime, self.jobs, watch, self.changes, self, dialect.probe_question)
-        # One connection at least, where a forwarded statement can hang, is the watch that tells when a leader dies.
-        least_size = max(settings.min_size, 1 if self._hangs else 0)
+        # One connection at least, where a forwarded statement can hang, is the watch that tells when a leader dies;
+        # and only where there is one, calls come to a place.
+        needs_one = self._hangs or isinstance(hosts, ServerTable)
         terms = Terms(runtime, settings, self, self.jobs, rng)
-        self._pools = NodePools(terms, least_size, self.health.is_up)
+        self._pools = NodePools(terms, max(settings.min_size, 1 if needs_one else 0), self.health.is_up, self._is_home)
         self._planners = Planners(
             self.health, self.load, rng, settings, hangs=self._hangs, hosts=hosts, leaders=leaders
         )
@@ -112,7 +116,8 @@ class Cluster:
     @property
     def hosts(self) -> HostTable | None:
         """What is known of hosts with roles; None where nodes have no roles beyond those of their replicasets."""
-        return self._planners.hosts
+        hosts = self._planners.hosts
+        return hosts if isinstance(hosts, HostTable) else None
 
     @property
     def pools(self) -> tuple[NodePool, ...]:
@@ -143,6 +148,7 @@ class Cluster:
         for node in joining:
             self._probes.join(node)
             self._pools.warm(self.pool(Candidate(node)))
+        self._warm_homes()
         self.changes.looked(look)
 
     def confirm(self, snapshot: TopologySnapshot, look: int = 0) -> None:
@@ -198,7 +204,7 @@ class Cluster:
 
     def is_ready(self, leaders: int | None, replicas: int | None) -> bool:
         """Whether so many leaders and other nodes are connected; None for one: 0 of them, None for both: all."""
-        nodes, heads = self.snapshot.nodes(), self.snapshot.nodes(role="leader")
+        nodes, heads = self.planner.homes(), self.snapshot.nodes(role="leader")
         others = [node for node in nodes if node not in heads]
         if leaders is None and replicas is None:
             return bool(nodes) and all(map(self._is_connected, nodes))
@@ -207,7 +213,7 @@ class Cluster:
 
     def unconnected(self) -> str:
         """The nodes without a connection, in words."""
-        nodes = (node for node in self.snapshot.nodes() if not self._is_connected(node))
+        nodes = (node for node in self.planner.homes() if not self._is_connected(node))
         return ", ".join(f"{node.name} ({node.address})" for node in nodes) or "none of the known nodes"
 
     def fault(self, error: BaseException) -> Fault:
@@ -288,6 +294,12 @@ class Cluster:
             self.changes.ring()
         self._pools.try_again()
 
+    def opening_given_up(self, pool: NodePool) -> None:
+        """A node was down; if it came up before its openings had ended, they stood in the way of new ones."""
+        if not self.jobs.closed and self.health.is_up(pool.node.uuid):
+            self._pools.warm(pool)
+            pool.grow()
+
     def link_closed(self, pool: NodePool, link: Link, reason: CloseReason) -> None:
         """A connection to a node ended."""
         self._journal.closed(pool.node, pool.purpose.value, link, reason)
@@ -313,7 +325,7 @@ class Cluster:
     def probe_answered(self, node: Node) -> None:
         """A node answered a question."""
         before = self.health.of(node.uuid).state
-        if self._watch.answered(node.uuid):
+        if self._watch.answered(node.uuid, self.runtime.now()):
             self._came_up(node, before, "it answered")
 
     def probe_refused(self, node: Node, error: Exception) -> None:
@@ -369,9 +381,11 @@ class Cluster:
 
     async def first_connection(self, asked_first: tuple[str, int] | None, deadline: float) -> None:
         """Wait for one connection of the node pools; see `first_connection`."""
-        leaders = {node.uuid for node in self.snapshot.nodes(role="leader")}
+        places = isinstance(self._planners.hosts, ServerTable)
+        if places:
+            self._rebalance()
         await first_connection(
-            self._pools, asked_first, deadline, self.runtime.now, lambda pool: pool.node.uuid in leaders
+            self._pools, lambda: self.planner, None if places else asked_first, deadline, self.runtime.now
         )
 
     def expire_connections(self) -> None:
@@ -463,6 +477,27 @@ class Cluster:
         pool = self._pools.find(node.uuid)
         return pool is not None and pool.slots.size > 0
 
+    def _rebalance(self) -> None:
+        rebalance = Rebalance(
+            self.runtime,
+            lambda: self._pools.live,
+            lambda: self.planner.homes(),
+            least=self._pools.least_size,
+            batch=self.settings.rebalance_batch,
+            interval=_interval(self.settings),
+        )
+        self.jobs.spawn(rebalance.run(), "picopyn rebalance")
+
+    def _is_home(self, pool: NodePool) -> bool:
+        """Whether connections to the node of a pool are kept ready."""
+        return any(node.uuid == pool.node.uuid for node in self.planner.homes())
+
+    def _warm_homes(self) -> None:
+        """Use may go elsewhere now: have connections there."""
+        for node in self.planner.homes():
+            if self.health.is_up(node.uuid):
+                self._pools.warm(self.pool(Candidate(node)))
+
     def _came_up(self, node: Node, before: NodeState, how: str) -> None:
         self._journal.node_changed(node, before.value, "up", how)
         pool = self.pool(Candidate(node))
@@ -492,5 +527,15 @@ class Cluster:
     def _went_down(self, node: Node, error: BaseException) -> None:
         for pool in self.pools_of(node.uuid):
             pool.desert(error)
+        self._warm_homes()
         self._refresh(node)
         self.changes.ring()
+
+
+def _patience(settings: PoolSettings) -> tuple[float, float]:
+    """How long a failed node of a YugabyteDB is left out at least, and how often it is asked (seconds)."""
+    return float(settings.failed_host_reconnect_delay_secs), _interval(settings)
+
+
+def _interval(settings: PoolSettings) -> float:
+    return max(float(settings.yb_servers_refresh_interval), SHORTEST_INTERVAL)

@@ -257,7 +257,7 @@ class Executor:
             await self._changes.wait(self._patience(request), version)
         except TimeoutError as error:
             what = failures.awaited(plan, self._cluster.snapshot)
-            raise self._not_acquired(request, what) from self._cluster.failure or error
+            raise self._not_acquired(request, what, plan.note) from self._cluster.failure or error
 
     async def _pause(self, request: Request, rounds: int, version: int | None = None) -> None:
         """Every candidate was tried in vain: wait for a change, but not for long."""
@@ -428,11 +428,13 @@ class Executor:
             raise request.annotate(refused) from cause
         request.tried(node, "connecting", str(error))
 
-    def _not_acquired(self, request: Request, awaited: str) -> Exception:
+    def _not_acquired(self, request: Request, awaited: str, mode: str = "") -> Exception:
         if self.closed:
             return request.annotate(PoolClosed("the pool was closed while the call waited"))
         own = request.patience == request.deadline
         limit = request.timeout if own else self._cluster.settings.acquire_timeout
+        if mode and not request.losses:
+            return failures.forbidden(request, mode, limit or 0.0, self._cluster.snapshot, self._cluster.health)
         told = failures.not_acquired(request, awaited, limit or 0.0, self._cluster.snapshot, self._cluster.health)
         if isinstance(told, OutcomeUnknown) and request.node is not None:
             self._journal.outcome_lost(request.node, "connection lost")

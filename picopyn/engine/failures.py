@@ -150,6 +150,18 @@ def not_acquired(
     return request.annotate(AcquireTimeout(f"{text}; {sent}. Allow more time, or look at the cluster"))
 
 
+def forbidden(request: Request, mode: str, limit: float, snapshot: TopologySnapshot, health: Health) -> NoNodeAvailable:
+    """No node that may be used could be reached in time, and the settings forbid the others."""
+    reasons = {node.address: health.of(node.uuid).reason or _place(node) for node in snapshot.nodes()}
+    text = f"{request.called}() found no reachable node in {limit:g} s that {mode} allows; nothing was sent"
+    return request.annotate(NoNodeAvailable(text, reasons, mode))
+
+
+def _place(node: Node) -> str:
+    place = ".".join(node.failure_domain.get(part, "") for part in ("cloud", "region", "zone"))
+    return f"is not allowed: a {node.tier or 'seed'} in {place}" if node.tier else "is not allowed"
+
+
 def too_many_waiting(request: Request, node: Node, state: str) -> TooManyWaiting:
     """As many calls wait for a node as may."""
     text = f"{request.called}() was refused: at {node.name} ({node.address}) {state}, and no more may"

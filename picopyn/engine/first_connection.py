@@ -12,29 +12,32 @@ from collections.abc import Callable, Iterable
 from picopyn.engine.node_pool import HookFailed, NodePool
 from picopyn.engine.node_pools import NodePools
 from picopyn.errors import NoNodeAvailable
+from picopyn.routing.plan import Planner
 
 #: How much longer than for any connection it is waited for one to a leader (seconds).
 LEADER_GRACE = 0.25
+#: After this time the nodes that are not preferred are asked, too (seconds).
+HOMES_GRACE = 0.5
 
 
 async def first_connection(
     pools: NodePools,
+    planner: Callable[[], Planner],
     asked_first: tuple[str, int] | None,
     deadline: float,
     now: Callable[[], float],
-    leads: Callable[[NodePool], bool],
 ) -> None:
     """Wait until one of the pools has a connection; the rest are made in the background.
 
     Where nodes lead, the first call should find one of them connected: else it would choose one to wait for, and that
-    may be the one that hangs.
+    may be the one that hangs. Where some nodes are preferred, the others are asked when those are down, or hang.
 
     Args:
         pools: The node pools of a cluster that is being opened.
+        planner: Gives what is known of its nodes now.
         asked_first: Host and port of the one node that need be asked as long as it does not fail; None: all are.
         deadline: How long, on the runtime's clock (seconds).
         now: That clock.
-        leads: Whether the node of a pool is a leader.
 
     Raises:
         NoNodeAvailable: There was none in time; it lists each node with its reason.
@@ -42,27 +45,37 @@ async def first_connection(
     """
     tried: set[NodePool] = set()
     broken: BaseException | None = None
+    hurry_at = now() + HOMES_GRACE
     while not any(pool.slots.size for pool in pools.live):
         version = pools.attempts.version
         tried = {pool for pool in pools.live if pool.failure and (pool in tried or not pool.slots.opening)}
         broken = broken or _hook_error(pools.live)
+        homes = {node.uuid for node in planner().homes()}
+        others = {node.uuid for node in planner().allowed()} - homes if now() >= hurry_at else set()
         for pool in pools.live:  # without a min_size nothing is being opened yet
-            if pool not in tried and (tried or asked_first in (None, (pool.node.host, pool.node.port))):
+            first = asked_first in (None, (pool.node.host, pool.node.port)) or bool(tried)
+            if pool not in tried and ((pool.node.uuid in homes and first) or pool.node.uuid in others):
                 pool.warm(1)
         if broken is not None and tried.issuperset(pools.live):
             raise broken
         try:
-            await pools.attempts.wait(deadline, version)
+            await pools.attempts.wait(min(deadline, hurry_at) if now() < hurry_at else deadline, version)
         except TimeoutError:
-            break
+            if now() >= deadline:
+                break
     else:
-        await _leader(pools, min(deadline, now() + LEADER_GRACE), leads)
+        await _leader(pools, min(deadline, now() + LEADER_GRACE), planner)
         return
-    raise broken or _nobody(pools.live)
+    raise broken or _nobody(pools.live, planner())
 
 
-async def _leader(pools: NodePools, deadline: float, leads: Callable[[NodePool], bool]) -> None:
+async def _leader(pools: NodePools, deadline: float, planner: Callable[[], Planner]) -> None:
     """Wait a little longer, for a connection to a leader, while one is on its way."""
+    leaders = {node.uuid for node in planner().snapshot.nodes(role="leader")}
+
+    def leads(pool: NodePool) -> bool:
+        return pool.node.uuid in leaders
+
     version = pools.attempts.version
     while not any(pool.slots.size for pool in filter(leads, pools.live)):
         if not any(pool.slots.opening for pool in filter(leads, pools.live)):
@@ -79,7 +92,11 @@ def _hook_error(pools: Iterable[NodePool]) -> BaseException | None:
     return next((pool.cause for pool in pools if isinstance(pool.failure, HookFailed)), None)
 
 
-def _nobody(pools: Iterable[NodePool]) -> NoNodeAvailable:
-    reasons = {pool.node.address: pool.trouble or "no answer yet" for pool in pools}
+def _nobody(pools: Iterable[NodePool], planner: Planner) -> NoNodeAvailable:
+    allowed = {node.uuid for node in planner.allowed()}
+    reasons = {
+        pool.node.address: (pool.trouble or "no answer yet") if pool.node.uuid in allowed else "is not allowed"
+        for pool in pools
+    }
     what = "no node of the cluster can be connected to" if reasons else "the topology lists no usable node"
-    return NoNodeAvailable(what, reasons)
+    return NoNodeAvailable(f"{what} that {planner.mode} allows" if planner.mode else what, reasons, planner.mode)

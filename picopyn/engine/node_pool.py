@@ -259,7 +259,7 @@ class NodePool:
         self.say_goodbye(idle)
 
     def give_up_one(self) -> None:
-        """Part with an idle connection because another pool needs its place more."""
+        """Part with an idle connection because another pool needs its place more, or use has moved to other nodes."""
         with self._lock:
             spare = self.slots.spare("excess")
         if spare is not None:
@@ -374,6 +374,7 @@ class NodePool:
         except BaseException:
             with self._lock:
                 self.slots.open_failed()
+            self._terms.listener.opening_given_up(self)
             raise
         self._opened(link, runtime.now() - began, generation)
 

@@ -32,6 +32,7 @@ class NodePools:
         terms: What they have in common.
         least_size: Connections kept to every node.
         is_up: Whether a node, by uuid, may be asked for more connections.
+        is_home: Whether connections are kept ready in a pool.
 
     Attributes:
         attempts: Rings when an attempt to connect has ended, well or not, and when there is a new pool.
@@ -41,6 +42,7 @@ class NodePools:
     """
 
     __slots__ = (
+        "_is_home",
         "_is_up",
         "_live",
         "_looked_after",
@@ -53,12 +55,15 @@ class NodePools:
         "only_plain",
     )
 
-    def __init__(self, terms: Terms, least_size: int, is_up: Callable[[str], bool]) -> None:
+    def __init__(
+        self, terms: Terms, least_size: int, is_up: Callable[[str], bool], is_home: Callable[[NodePool], bool]
+    ) -> None:
         self.attempts = Changes(terms.runtime)
         self.least_size = least_size
         self.only_plain = True
         self._terms = terms
         self._is_up = is_up
+        self._is_home = is_home
         self._live: dict[tuple[str, Flavour], NodePool] = {}
         self.by_key: Mapping[tuple[str, Flavour], NodePool] = self._live
         self._retired: set[NodePool] = set()
@@ -106,8 +111,8 @@ class NodePools:
             self._terms.jobs.spawn(self._upkeep.run(), "picopyn upkeep")
 
     def warm(self, pool: NodePool) -> None:
-        """Keep as many connections as every node gets."""
-        if pool.purpose is Purpose.PLAIN and not pool.retired:
+        """Keep as many connections as every node gets where use goes."""
+        if pool.purpose is Purpose.PLAIN and not pool.retired and self._is_home(pool):
             pool.warm(self.least_size)
 
     def opened(self, pool: NodePool) -> None:
@@ -168,7 +173,10 @@ class NodePools:
         return [
             (pool, size)
             for pool in self._live.values()
-            if pool.purpose is Purpose.PLAIN and self._is_up(pool.node.uuid) and pool.slots.missing(size)
+            if pool.slots.missing(size)
+            and pool.purpose is Purpose.PLAIN
+            and self._is_up(pool.node.uuid)
+            and self._is_home(pool)
         ]
 
 

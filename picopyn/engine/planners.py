@@ -1,4 +1,4 @@
-"""Which planner a cluster gets for a snapshot: by owners, by the roles of hosts, or by load alone."""
+"""Which planner a cluster gets for a snapshot: by owners, by roles or places of hosts, or by load alone."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from picopyn.routing.health import Health
 from picopyn.routing.host_plan import HostPlanner, ReadRules
 from picopyn.routing.host_table import HostTable
 from picopyn.routing.leader_table import LeaderTable
+from picopyn.routing.placement_plan import PlacementPlanner
 from picopyn.routing.plan import PLAIN, STRICT, Flavour, Planner
+from picopyn.routing.server_table import ServerTable
 from picopyn.routing.tablet_plan import TabletPlanner, Welcome
 from picopyn.settings import PoolSettings
 from picopyn.topology import TopologySnapshot
@@ -25,7 +27,7 @@ class Planners:
         rng: Source of randomness.
         settings: What the user wants among hosts with roles, and of keyed calls.
         hangs: Whether a forwarded statement hangs while any leader of its tier is missing.
-        hosts: What is known of hosts with roles; None: nodes have no roles beyond those of their replicasets.
+        hosts: What is known of hosts with roles, or of servers with places; None: nodes have neither.
         leaders: Who leads tablets; None: there are none, or calls are not to go to them.
 
     Attributes:
@@ -44,7 +46,7 @@ class Planners:
         settings: PoolSettings,
         *,
         hangs: bool,
-        hosts: HostTable | None,
+        hosts: HostTable | ServerTable | None,
         leaders: LeaderTable | None = None,
     ) -> None:
         self.rng = rng
@@ -72,6 +74,8 @@ class Planners:
         return TabletPlanner(placed, self._health, self._load, self.rng, self._leaders, welcome)
 
     def _placed(self, snapshot: TopologySnapshot) -> Planner:
+        if isinstance(self.hosts, ServerTable):
+            return PlacementPlanner(snapshot, self._health, self._load, self.rng, self.hosts)
         if self.hosts is not None:
             return HostPlanner(snapshot, self._health, self._load, self.rng, self.hosts, self._rules)
         return Planner(snapshot, self._health, self._load, self.rng, hangs=self._hangs, keyed=self._keyed)

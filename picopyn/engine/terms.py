@@ -37,6 +37,10 @@ class PoolListener(Protocol):
         """A connection could not be made."""
         ...
 
+    def opening_given_up(self, pool: NodePool) -> None:
+        """An opening was cancelled, since its node was down; it counted until now."""
+        ...
+
     def link_closed(self, pool: NodePool, link: Link, reason: CloseReason) -> None:
         """A connection ended; `broken` when it was not us who ended it."""
         ...

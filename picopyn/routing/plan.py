@@ -53,6 +53,7 @@ class Wait(Enum):
     NODES = "no node of the cluster can be reached"
     PRIMARY = "no host that takes writes can be reached"
     REPLICA = "no replica can be reached"
+    PLACEMENT = "no node that may be used can be reached"
 
 
 #: The call waits until a leader is back.
@@ -88,6 +89,7 @@ class Plan:
         wait: Why the call must wait for a change first.
         missing: Replicasets without a reachable leader that the call waits for (their uuids).
         tier: The tier whose rows the statement touches; None when it is not known, or when there are none.
+        note: The settings behind `wait`, for people.
         one_owner: Although it is forwarded, exactly one replicaset takes part: what that refuses has not happened.
     """
 
@@ -97,6 +99,7 @@ class Plan:
     wait: Wait | None = None
     missing: tuple[str, ...] = ()
     tier: str | None = None
+    note: str = ""
     one_owner: bool = False
 
 
@@ -206,6 +209,19 @@ class Planner:
         if not self._doubted:
             return self._lightest(None, "any", direct=True)
         return self._among(self.snapshot.nodes(), "any", direct=True)
+
+    def homes(self) -> Sequence[Node]:
+        """The nodes where use goes now, as far as a node counts for itself: connections to them are kept ready."""
+        return self.snapshot.nodes()
+
+    @property
+    def mode(self) -> str:
+        """The settings that forbid some nodes, for people; empty when none do."""
+        return ""
+
+    def allowed(self) -> Sequence[Node]:
+        """The nodes where use may go at all."""
+        return self.snapshot.nodes()
 
     def beside(self, role: Role, reason: str) -> Plan:
         """Plan a call that goes as if there were no owners, to be counted under a reason."""

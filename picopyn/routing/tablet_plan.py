@@ -113,6 +113,19 @@ class TabletPlanner(Planner):
         """Where to take a connection from."""
         return self._placed.anywhere(role, fallback=fallback, weight=weight)
 
+    def homes(self) -> Sequence[Node]:
+        """Where use goes that does not go to a leader."""
+        return self._placed.homes()
+
+    def allowed(self) -> Sequence[Node]:
+        """Where use may go at all."""
+        return self._placed.allowed()
+
+    @property
+    def mode(self) -> str:
+        """The settings that forbid some nodes, for people; empty when none do."""
+        return self._placed.mode
+
     def spread(self, tier: str | None, reason: str = "spread", role: Role | None = None) -> Plan:
         """Plan a call that has no single leader."""
         return self.beside(role or Role.LEADER, reason)

@@ -23,6 +23,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
+from math import inf
 from random import Random
 
 from picopyn.routing.health import EAGER_PAUSE, UNANSWERED, Health, NodeState
@@ -143,12 +144,18 @@ class Watch:
         health: The states of the nodes.
         now: Seconds on the engine's clock.
         rng: Source of the jitter of pauses.
+        absence: How long a node that is DOWN stays so at least, while another one is not (seconds).
+        longest_pause: Longest time between two questions to a node that is DOWN (seconds), beyond what `health` says.
     """
 
-    __slots__ = ("_attention", "_rng", "_vigils", "health")
+    __slots__ = ("_absence", "_attention", "_longest_pause", "_rng", "_vigils", "health")
 
-    def __init__(self, health: Health, now: float, rng: Random) -> None:
+    def __init__(
+        self, health: Health, now: float, rng: Random, absence: float = 0.0, longest_pause: float = inf
+    ) -> None:
         self.health = health
+        self._absence = absence
+        self._longest_pause = longest_pause
         self._rng = rng
         self._attention = Attention(now)
         self._vigils: dict[str, _Vigil] = {}
@@ -194,13 +201,13 @@ class Watch:
         self._failed(uuid, now)
         return news
 
-    def answered(self, uuid: str) -> bool:
-        """The node answered a question; True if it was not UP before."""
+    def answered(self, uuid: str, now: float = inf) -> bool:
+        """The node answered a question; True if it was not UP before, and is now."""
         vigil = self._vigil(uuid)
         vigil.answer_by = None
         vigil.ask_from = self._attention.time + vigil.rest
         vigil.rest = min(2 * vigil.rest, LONGEST_REST)
-        return self.health.answered(uuid)
+        return not self.is_absent(uuid, now) and self.health.answered(uuid)
 
     def revived(self, now: float) -> None:
         """A node that was DOWN is back: what kept others away may be over too, and they are asked now, and soon again.
@@ -220,13 +227,20 @@ class Watch:
     def is_due(self, uuid: str, now: float, *, eager: bool) -> bool:
         """Whether the node is to be asked now."""
         vigil = self._vigil(uuid)
-        if vigil.answer_by is not None:
+        if vigil.answer_by is not None or self.is_absent(uuid, now):
             return False
         if self.health.is_up(uuid):
             time = self._attention.time
             return time >= max(vigil.silent_since + SILENCE, vigil.ask_from) - _EXACT
         due = min(vigil.due_moment, vigil.failed_moment + EAGER_PAUSE) if eager else vigil.due_moment
         return now >= due
+
+    def is_absent(self, uuid: str, now: float) -> bool:
+        """Whether a node is left out whatever it says."""
+        known = self.health.of(uuid)
+        if not self._absence or known.state is not NodeState.DOWN or now >= known.since + self._absence:
+            return False
+        return any(not self.health.is_down(other) for other in self._vigils)
 
     def is_curious(self, uuid: str) -> bool:
         """Whether it matters for the next look, or the one after it, if a byte came from the node."""
@@ -289,7 +303,7 @@ class Watch:
         vigil.answer_by, vigil.failed_moment = None, now
         again_at_once = known.state is NodeState.SUSPECT and known.failures < UNANSWERED
         pause = 0.0 if again_at_once else self.health.pause(uuid, eager=False, rng=self._rng)
-        vigil.due_moment = now + pause
+        vigil.due_moment = now + min(pause, self._longest_pause)
 
     def _vigil(self, uuid: str) -> _Vigil:
         vigil = self._vigils.get(uuid)

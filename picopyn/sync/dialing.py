@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import os
+import socket
+from collections.abc import Sequence
+from random import Random
 from typing import Any
 
 from picopyn.asynchronous import tls
 from picopyn.asynchronous.config_files import PasswordFile, read_file
 from picopyn.asynchronous.dialect_detection import named_dialect
+from picopyn.asynchronous.placing import Placing
+from picopyn.asynchronous.servers_source import first_address, is_address
+from picopyn.asynchronous.service_connection import GOODBYE_SECONDS
 from picopyn.asynchronous.transport import Address, Dialer
 from picopyn.dialects.base import Dialect, Purpose
 from picopyn.dialects.postgres import PostgresDialect
-from picopyn.errors import NoNodeAvailable
 from picopyn.settings import PoolSettings
 from picopyn.sync import supported
 from picopyn.sync.caller_loop import CallerLoop
 from picopyn.sync.connection import Connection
+from picopyn.sync.driving import drive
 from picopyn.sync.wire import NamelessWire, Wire
 
 
@@ -62,25 +68,47 @@ class BlockingDialer:
 def connect(dsn: str | None = None, **options: Any) -> Connection:
     """Open one connection, without a pool.
 
+    Of several hosts, the first that works is taken; on YugabyteDB with `load_balance` it leads where a pool would take
+    one from, see [`picopyn.asynchronous.connect`][picopyn.asynchronous.connect].
+
     Args:
-        dsn: Connection string: a URI or `key=value` text. Of several hosts, the first that can be reached is taken.
+        dsn: Connection string: a URI or `key=value` text.
         **options: Settings by name; see [`PoolSettings`][picopyn.settings.PoolSettings].
 
     Raises:
         ConfigError: Something in the configuration cannot work; it names every problem.
-        NoNodeAvailable: No host could be reached.
+        NoNodeAvailable: No host could be reached, or none that may be used.
         asyncpg.PostgresError: The server refused.
     """
     settings = PoolSettings.from_dsn(dsn or "", environment=os.environ, read_file=read_file, **options)
-    dialect = named_dialect(settings.dialect) or PostgresDialect()
-    dialer = BlockingDialer(settings, dialect)
-    reasons: dict[str, str] = {}
-    last: OSError | None = None
-    for endpoint in settings.endpoints:
-        address = (endpoint.host, endpoint.port or dialect.default_port)
+    wire: Wire = drive(Placing(settings, _Opener(settings), Random()).connect())
+    return Connection(wire)
+
+
+class _Opener:
+    """Opens connections in the calling thread; nothing here suspends."""
+
+    def __init__(self, settings: PoolSettings) -> None:
+        self._dialer = BlockingDialer(settings, named_dialect(settings.dialect) or PostgresDialect())
+
+    async def dial(self, address: Address) -> Wire:
+        return self._dialer.dial(address, Purpose.PLAIN)
+
+    async def fetch(self, connection: Wire, query: str, timeout: float) -> Sequence[Any]:
+        return Connection(connection).fetch(query, timeout=timeout)
+
+    async def resolve(self, hosts: Sequence[str]) -> dict[str, str | None]:
+        return {host: _address(host) for host in dict.fromkeys(hosts) if not is_address(host)}
+
+    async def close(self, connection: Wire) -> None:
         try:
-            return Connection(dialer.dial(address, Purpose.PLAIN))
-        except OSError as error:
-            reasons[f"{address[0]}:{address[1]}"] = str(error) or f"no answer within {settings.connect_timeout:g} s"
-            last = error
-    raise NoNodeAvailable("no host can be reached", reasons) from last
+            Connection(connection).close(timeout=GOODBYE_SECONDS)
+        except Exception:  # the peer's state is its own affair: we only want to be rid of the socket
+            connection.terminate()
+
+
+def _address(host: str) -> str | None:
+    try:
+        return first_address(socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM))
+    except OSError:
+        return None

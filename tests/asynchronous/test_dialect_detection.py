@@ -9,14 +9,13 @@ from typing import Any
 
 import pytest
 
-from picopyn.asynchronous import Pool
 from picopyn.asynchronous.config_files import PasswordFile
 from picopyn.asynchronous.dialect_detection import Introduction, introduce
 from picopyn.asynchronous.transport import Dialer
 from picopyn.dialects.base import Dialect
 from picopyn.dialects.picodata import PicodataDialect
 from picopyn.dialects.postgres import PostgresDialect
-from picopyn.errors import NotSupported
+from picopyn.dialects.yugabyte import YugabyteDialect
 from picopyn.settings import PoolSettings
 from picopyn.testing import PicodataCluster, PostgresServer, ScriptedServer
 from picopyn.testing.picodata import wire
@@ -107,11 +106,10 @@ async def test_a_server_is_told_by_its_greeting_and_by_one_question_at_most(
         Greeting("15.12", can_cancel=True, has_session=False, version="PostgreSQL 15.12-YB-2025.1.0.0-b0 on x86_64"),
     ],
 )
-async def test_a_yugabytedb_is_refused_by_name(greeting: Greeting) -> None:
-    """It says what can be done; with `dialect="postgres"` its nodes are taken as plain servers."""
+async def test_a_yugabytedb_says_what_it_is(greeting: Greeting) -> None:
+    """With `dialect="postgres"` its nodes are taken as plain servers."""
     with ScriptedServer(greeting, greet=False) as server:
-        with pytest.raises(NotSupported, match=r"YugabyteDB .*not supported yet.*dialect='postgres'"):
-            await Pool(server.dsn).open()
+        assert (await introduced(server.dsn)).dialect == YugabyteDialect()
         assert (await introduced(server.dsn, dialect="postgres")).dialect == PostgresDialect()
 
 

@@ -434,3 +434,25 @@ async def test_terminating_drops_the_connections_of_probes_too() -> None:
     await asyncio.gather(*calls, return_exceptions=True)
     await settle()
     assert not any(server.links for server in world.servers.values())
+
+
+@jumping
+async def test_a_node_that_is_back_before_its_openings_have_ended_is_connected_all_the_same() -> None:
+    """They are given up when it goes down, and count until that is done: they must not stand in the way of new ones."""
+    world = await warm_world(max_size=3)
+    server = world.servers["i12"]
+    server.freeze()
+    world.cluster.health.unreachable("i12", "it hangs", 0.0)
+    for link in list(server.links):
+        link.cut()
+    await settle()
+    pool = world.cluster.pool(Candidate(server.node))
+    pool.warm(3)
+    await settle()
+    assert (pool.slots.size, pool.slots.opening) == (0, 2)
+    pool.desert(TimeoutError())
+    server.thaw()
+    world.cluster.probe_answered(server.node)
+    assert pool.slots.opening == 2
+    await until(lambda: pool.slots.size >= 1 and not pool.slots.opening)
+    await end(world)

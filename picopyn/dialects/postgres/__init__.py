@@ -28,7 +28,9 @@ from picopyn.query_plan import QueryPlan
 __all__ = ["PostgresDialect"]
 
 _NO_OPTIONS: Final[Mapping[str, str]] = MappingProxyType({})
-_CAPABILITIES: Final = frozenset({Capability.TRANSACTIONS, Capability.STATEMENT_TIMEOUT, Capability.CATALOG})
+_CAPABILITIES: Final = frozenset(
+    {Capability.TRANSACTIONS, Capability.STATEMENT_TIMEOUT, Capability.CATALOG, Capability.DISCARD}
+)
 
 
 @dataclass(frozen=True, slots=True)

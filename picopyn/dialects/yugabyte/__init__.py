@@ -1,0 +1,51 @@
+"""YugabyteDB's YSQL as a value: a PostgreSQL whose nodes list each other.
+
+This room knows SQLSTATEs, SQL texts and rows. Where calls go is decided in `routing.placement`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from picopyn.dialects.base import Capability
+from picopyn.dialects.postgres import PostgresDialect
+from picopyn.dialects.yugabyte import faults
+from picopyn.errors import Fault
+
+__all__ = ["YugabyteDialect"]
+
+_CAPABILITIES: Final = frozenset(
+    {Capability.TRANSACTIONS, Capability.STATEMENT_TIMEOUT, Capability.CATALOG, Capability.LISTED_SERVERS}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class YugabyteDialect(PostgresDialect):
+    """The dialect of YugabyteDB 2.7 and later.
+
+    Nothing is inferred from the text of a statement. Sessions are cleared without `DISCARD`, `DEALLOCATE` and
+    `SET SESSION AUTHORIZATION`, because the connection manager may put several sessions on one server process, and
+    those would bind it to one of them.
+
+    *Source*: `yugabyte-smart-drivers.md` sections 6.1 and 6.4.
+    """
+
+    @property
+    def name(self) -> str:
+        """`"yugabyte"`."""
+        return "yugabyte"
+
+    @property
+    def default_port(self) -> int:
+        """The default port of YSQL."""
+        return 5433
+
+    @property
+    def capabilities(self) -> frozenset[Capability]:
+        """Those of PostgreSQL, and that servers list each other; sessions are not discarded."""
+        return _CAPABILITIES
+
+    def fault(self, sqlstate: str | None, message: str) -> Fault:
+        """What a server's error means."""
+        return faults.fault(sqlstate, message)

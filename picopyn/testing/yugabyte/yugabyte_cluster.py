@@ -93,8 +93,7 @@ class YugabyteCluster:
         if not zones or columns not in SERVER_COLUMNS:
             raise ValueError(f"there must be a zone, and columns must be one of {SERVER_COLUMNS}")
         self.universe_uuid = str(uuid.uuid4())
-        replicas: list[tuple[str, NodeType]] = [(zone, "read_replica") for zone in read_replicas]
-        self._layout: list[tuple[str, NodeType]] = [*((zone, "primary") for zone in zones), *replicas]
+        self._layout: dict[NodeType, Sequence[str]] = {"primary": tuple(zones), "read_replica": tuple(read_replicas)}
         self._shape = columns, tablets
         self._public = public
         self._port = port
@@ -122,8 +121,9 @@ class YugabyteCluster:
             self._storage = _storage(place)
             self._ask(TABLES + objects(self._port, *self._shape))
             network = _network()
-            for zone, kind in self._layout:
-                self._add(zone, kind, network)
+            for kind, listed in self._layout.items():
+                for zone in listed:
+                    self._add(zone, kind, network)
         except BaseException:
             self.shutdown()
             raise

@@ -1,0 +1,290 @@
+"""One connection without a pool: to the node where a pool would take one, counted in this process until it is closed.
+
+The steps are the same whether dialling is awaited or blocks; who dials is an `Opener`. What is known of a cluster is
+kept for the process: its servers, for as long as `yb_servers_refresh_interval` says, how many connections of ours each
+has, and which failed. Connections are held weakly and asked whether they are closed, so no count can leak: not when a
+server ends them, and not when nobody closes them. Those being opened count, too.
+
+*Source*: `yugabyte-smart-drivers.md` section 3.1, and its faults; `hasql-eysql.md` B.3 (pool-less use) and B.5.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from math import inf
+from random import Random
+from typing import Any, Final, Protocol
+from weakref import WeakSet
+
+import asyncpg
+
+from picopyn.asynchronous.dialect_detection import greeted_dialect, named_dialect
+from picopyn.asynchronous.servers_source import peer_of
+from picopyn.asynchronous.service_connection import cause
+from picopyn.asynchronous.topology_source import QUERY_TIMEOUT
+from picopyn.dialects.base import Capability, Dialect
+from picopyn.dialects.postgres import PostgresDialect
+from picopyn.dialects.yugabyte.addresses import names
+from picopyn.dialects.yugabyte.listing import AddressBook
+from picopyn.dialects.yugabyte.servers import NO_SUCH_FUNCTION, SERVERS, Server, read_servers
+from picopyn.errors import ConfigError, Fault, NoNodeAvailable
+from picopyn.placement_settings import BalanceMode, balance_mode
+from picopyn.routing.health import Health
+from picopyn.routing.host_roles import Host
+from picopyn.routing.placement import Placement
+from picopyn.routing.placement_plan import PlacementPlanner
+from picopyn.routing.plan import Role
+from picopyn.routing.server_table import ServerTable
+from picopyn.settings import PoolSettings
+from picopyn.topology import Topology
+from picopyn.topology_keys import read_topology_keys
+
+_LOG = logging.getLogger("picopyn.asynchronous.placing")
+
+Address = tuple[str, int]
+
+#: What a server may say to a new connection without anything being wrong with who asks: the next one is tried.
+_NEXT: Final = (Fault.REFUSED, Fault.OVERLOADED, Fault.LOST)
+
+
+class Opener(Protocol):
+    """Opens connections; each method is awaited, whether it blocks or suspends."""
+
+    async def dial(self, address: Address) -> Any:
+        """Open a connection within the connect timeout."""
+        ...
+
+    async def fetch(self, connection: Any, query: str, timeout: float) -> Sequence[Any]:
+        """Rows of a query."""
+        ...
+
+    async def resolve(self, hosts: Sequence[str]) -> dict[str, str | None]:
+        """Name → address, for those hosts that are names."""
+        ...
+
+    async def close(self, connection: Any) -> None:
+        """Say goodbye; never raises."""
+        ...
+
+
+class Census:
+    """What this process knows of one cluster, and has open there. Any thread may use it.
+
+    Attributes:
+        servers: The list as last read.
+        read_at: When that was, on the monotonic clock.
+        answered_at: The address it came from.
+    """
+
+    def __init__(self) -> None:
+        self.servers: tuple[Server, ...] = ()
+        self.read_at = -inf
+        self.answered_at: str | None = None
+        self._lock = threading.Lock()
+        self._open: dict[str, WeakSet[Any]] = {}
+        self._pending: Counter[str] = Counter()
+        self._failed: dict[str, float] = {}
+
+    def load(self, uuid: str) -> int:
+        """Connections to a node that are open or being opened."""
+        with self._lock:
+            return self._pending[uuid] + sum(not each.is_closed() for each in self._open.get(uuid, ()))
+
+    @contextmanager
+    def pending(self, uuid: str) -> Iterator[None]:
+        """A connection is being opened."""
+        with self._lock:
+            self._pending[uuid] += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._pending[uuid] -= 1
+
+    def opened(self, uuid: str, connection: Any) -> None:
+        """A connection is open."""
+        with self._lock:
+            self._open.setdefault(uuid, WeakSet()).add(connection)
+            self._failed.pop(uuid, None)
+
+    def failed(self, uuid: str, until: float) -> None:
+        """A node could not be connected to; it is left out until a moment."""
+        with self._lock:
+            self._failed[uuid] = until
+
+    def left_out(self, now: float) -> list[str]:
+        """Nodes that failed a short while ago."""
+        with self._lock:
+            return [uuid for uuid, until in self._failed.items() if until > now]
+
+
+#: By the identity of the cluster where it tells one, and by the hosts of connection strings that led there.
+_CENSUSES: dict[Any, Census] = {}
+_CENSUSES_LOCK = threading.Lock()
+
+
+def census_of(hosts: Sequence[Host], universe: str = "") -> Census:
+    """What is known of a cluster: by its identity, else by the hosts of a connection string."""
+    seeds = frozenset(host.uuid for host in hosts)
+    with _CENSUSES_LOCK:
+        found = _CENSUSES.get(universe) if universe else _CENSUSES.get(seeds)
+        census = _CENSUSES[seeds] = found or _CENSUSES.get(seeds) or Census()
+        if universe:
+            _CENSUSES[universe] = census
+        return census
+
+
+class Placing:
+    """The opening of one connection.
+
+    Args:
+        settings: Where it may lead.
+        opener: Opens connections.
+        rng: Breaks ties.
+    """
+
+    def __init__(self, settings: PoolSettings, opener: Opener, rng: Random) -> None:
+        if settings.after_connect is not None:
+            raise ConfigError("after_connect is for the connections of a pool; do it with the one you get")
+        named = named_dialect(settings.dialect)
+        self._dialect: Dialect = named or PostgresDialect()
+        self._is_named = named is not None
+        self._settings = settings
+        self._opener = opener
+        self._rng = rng
+        mode, keys = balance_mode(settings.load_balance), read_topology_keys(settings.topology_keys)[0]
+        assert mode is not None  # the settings were checked
+        self._wanted = Placement(mode, keys, settings.fallback_to_topology_keys_only)
+        places = [endpoint.with_default_port(self._dialect.default_port) for endpoint in settings.endpoints]
+        self._hosts = [Host.at(place.host, place.port or 0, place.address) for place in dict.fromkeys(places)]
+        self._reasons: dict[str, str] = {}
+        self._last: Exception | None = None
+        self._failed_here: set[str] = set()
+        self._taken: Any = None
+
+    async def connect(self) -> Any:
+        """Open it.
+
+        Raises:
+            NoNodeAvailable: No node where it may lead could be connected to.
+            asyncpg.PostgresError: A server refused what is the caller's affair: his password, his database.
+        """
+        lists = not self._is_named or Capability.LISTED_SERVERS in self._dialect.capabilities
+        if self._wanted.mode is BalanceMode.OFF or not lists:
+            return await self._first()
+        census = census_of(self._hosts)
+        if time.monotonic() - census.read_at < max(self._settings.yb_servers_refresh_interval, 1):
+            placed = await self._placed(census, None)
+            if placed is not None:
+                return placed
+        connection = await self._first(census)
+        found = await self._ask(connection)
+        if found is None:  # no list: one host is as good as another
+            return connection
+        placed = await self._placed(found, connection)
+        if placed is None:
+            raise self._nowhere()
+        return placed
+
+    async def _first(self, census: Census | None = None) -> Any:
+        """To the first host that works, of the connection string, and then of a list that was read before."""
+        book = AddressBook(self._settings.address_map)
+        known = book.list(census.servers, [], census.answered_at).servers if census is not None else ()
+        places = [(each.host, each.port, each.uuid) for each in self._hosts]
+        places += [(each.host, each.port, each.uuid) for each in known]
+        for host, port, uuid in places:
+            if f"{host}:{port}" not in self._reasons:
+                connection = await self._try((host, port), uuid)
+                if connection is not None:
+                    return connection
+        raise NoNodeAvailable("no host can be reached", self._reasons) from self._last
+
+    async def _try(self, address: Address, uuid: str) -> Any:
+        """Connect to one address; None when the next one is to be tried."""
+        try:
+            connection = await self._opener.dial(address)
+        except OSError as error:
+            self._note(address, error, str(error) or f"no answer within {self._settings.connect_timeout:g} s")
+        except asyncpg.PostgresError as error:
+            if self._dialect.fault(getattr(error, "sqlstate", None), str(error)) not in _NEXT:
+                raise
+            self._note(address, error, str(error))
+        else:
+            if not self._is_named:
+                self._dialect = greeted_dialect(connection) or self._dialect
+                connection.has_catalog = Capability.CATALOG in self._dialect.capabilities
+            return connection
+        self._failed_here.add(uuid)
+        return None
+
+    def _note(self, address: Address, error: Exception, reason: str) -> None:
+        self._reasons[f"{address[0]}:{address[1]}"] = reason
+        self._last = error
+
+    async def _ask(self, connection: Any) -> Census | None:
+        """Ask for the servers; None where there is no list."""
+        if Capability.LISTED_SERVERS not in self._dialect.capabilities:
+            _LOG.info("the server is no YugabyteDB: the first host that works is taken")
+            return None
+        try:
+            rows = await self._opener.fetch(connection, SERVERS, QUERY_TIMEOUT)
+            servers = tuple(read_servers([dict(row) for row in rows]))
+        except (asyncpg.PostgresError, OSError, KeyError, ValueError) as error:
+            plain = getattr(error, "sqlstate", None) == NO_SUCH_FUNCTION
+            level = logging.INFO if plain else logging.WARNING
+            _LOG.log(level, "no list of servers (%s): the first host that works is taken", cause(error))
+            return None
+        if not servers:
+            return None
+        census = census_of(self._hosts, servers[0].universe)
+        census.servers, census.read_at, census.answered_at = servers, time.monotonic(), peer_of(connection)
+        return census
+
+    async def _placed(self, census: Census, at_hand: Any) -> Any:
+        """Connect where placement says; None when every node that may be used failed."""
+        try:
+            return await self._choose(census, at_hand)
+        finally:
+            if at_hand is not None and at_hand is not self._taken:
+                await self._opener.close(at_hand)
+
+    async def _choose(self, census: Census, at_hand: Any) -> Any:
+        book, hosts = AddressBook(self._settings.address_map), self._hosts
+        book.addresses = await self._opener.resolve([*names(census.servers), *(host.host for host in hosts)])
+        listing = book.list(census.servers, hosts, census.answered_at)
+        topology, table = Topology(), ServerTable(self._wanted)
+        topology.apply((*listing.servers, *listing.extra), reset=True)
+        table.seeds, table.discovered = listing.seeds, True
+        tried: set[str] = set()
+        while True:
+            health = Health()
+            for uuid in {*tried, *self._failed_here, *census.left_out(time.monotonic())}:
+                health.unreachable(uuid, "failed a short while ago", 0.0)
+            plan = PlacementPlanner(topology.snapshot, health, census.load, self._rng, table).for_host(Role.LEADER)
+            node = next((c.node for c in plan.candidates if c.node.uuid not in tried), None)
+            if node is None:
+                return None
+            tried.add(node.uuid)
+            with census.pending(node.uuid):
+                connection = await self._at(node.host, node.port, node.uuid, at_hand)
+                if connection is not None:
+                    self._taken = connection
+                    census.opened(node.uuid, connection)
+                    return connection
+            census.failed(node.uuid, time.monotonic() + self._settings.failed_host_reconnect_delay_secs)
+
+    async def _at(self, host: str, port: int, uuid: str, at_hand: Any) -> Any:
+        """The connection at hand, if it leads there; else a new one."""
+        if at_hand is not None and at_hand.endpoint == (host, port) and not at_hand.is_closed():
+            return at_hand
+        return await self._try((host, port), uuid)
+
+    def _nowhere(self) -> NoNodeAvailable:
+        mode = self._wanted.words if self._wanted.forbids else ""
+        what = f"no node that {mode} allows can be reached" if mode else "no node can be reached"
+        return NoNodeAvailable(what, self._reasons, mode)

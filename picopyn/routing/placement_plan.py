@@ -1,0 +1,113 @@
+"""Where a call on a YugabyteDB may go now: the best group of nodes that works, the least loaded of it first.
+
+A group works where a node of it is connected; so calls move to a better group that recovers as soon as a connection to
+it is there, and never wait for one. Until then the group in use goes on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from random import Random
+
+from picopyn.routing.balance import UNCONNECTED
+from picopyn.routing.health import Health
+from picopyn.routing.placement import Groups
+from picopyn.routing.plan import Plan, Planner, Ring, Role, Wait
+from picopyn.routing.server_table import ServerTable
+from picopyn.topology import Node, TopologySnapshot
+
+
+class PlacementPlanner(Planner):
+    """Makes plans for one snapshot of servers that list each other.
+
+    Args:
+        snapshot: The servers as last seen, and the hosts of the connection string that none of them listed.
+        health: Their reachability.
+        load: Calls a node serves now, by uuid; `UNCONNECTED` for one without a connection.
+        rng: Source of randomness.
+        table: The seeds, and what is wanted.
+    """
+
+    __slots__ = ("_best", "_groups", "_placement")
+
+    def __init__(
+        self,
+        snapshot: TopologySnapshot,
+        health: Health,
+        load: Callable[[str], int],
+        rng: Random,
+        table: ServerTable,
+    ) -> None:
+        super().__init__(snapshot, health, load, rng, hangs=False)
+        self._placement = table.placement
+        nodes = snapshot.nodes()
+        seeds = [node for uuid in table.seeds if (node := snapshot.node(uuid)) is not None and node.reachable]
+        servers = [node for node in nodes if node.tier] if table.discovered else []
+        self._groups: Groups = self._placement.groups(servers, seeds)
+        self._best = _ring(self._groups) if self._groups else None
+
+    def for_host(self, role: Role) -> Plan:
+        """Plan a call; every node takes every statement, so the role makes no difference."""
+        best = self._best
+        if best is not None and not self._doubted:
+            first = least_loaded(best.uuids, self._load, self._rng)
+            if first is not None:
+                return best.plan(first)
+        return self._search()
+
+    def anywhere(self, role: Role | None = None, *, fallback: bool | None = None, weight: float | None = None) -> Plan:
+        """Where to take a connection from; the arguments make no difference."""
+        return self.for_host(Role.LEADER)
+
+    def homes(self) -> Sequence[Node]:
+        """The best group that has a node which is not down; the best of all where everything is down."""
+        living = self._reached()
+        return living[0] if living else next(iter(self._groups), ())
+
+    @property
+    def mode(self) -> str:
+        """The settings that forbid some nodes, for people; empty when none do."""
+        return self._placement.words if self._placement.forbids else ""
+
+    def allowed(self) -> Sequence[Node]:
+        """Every node of every group."""
+        return [node for group in self._groups for node in group]
+
+    def _search(self) -> Plan:
+        """The same where some node is down, or the best group is not connected yet."""
+        living = self._reached()
+        if not living:
+            return self._nobody()
+        for number, group in enumerate(living):
+            first = least_loaded([node.uuid for node in group], self._load, self._rng)
+            if first is not None:
+                return _ring((group, *living[:number], *living[number + 1 :])).plan(first)
+        return _ring(living).plan(self._rng.randrange(len(living[0])))
+
+    def _nobody(self) -> Plan:
+        """Everything that is allowed is down: it is tried all the same, but where living nodes are forbidden."""
+        if self._groups and not self._placement.forbids:
+            return _ring(self._groups).plan(0)
+        return Plan((), "any", wait=Wait.PLACEMENT if self._placement.forbids else Wait.NODES, note=self.mode)
+
+    def _reached(self) -> Groups:
+        if not self._doubted:
+            return self._groups
+        is_down = self._health.is_down
+        living = (tuple(node for node in group if not is_down(node.uuid)) for group in self._groups)
+        return tuple(group for group in living if group)
+
+
+def least_loaded(uuids: Sequence[str], load: Callable[[str], int], rng: Random) -> int | None:
+    """Position of the node that serves least, each of several with the same chance; None where none is connected."""
+    loads = list(map(load, uuids))
+    least = min(loads)
+    if least >= UNCONNECTED:
+        return None
+    ties = [position for position, now in enumerate(loads) if now == least]
+    return ties[0] if len(ties) == 1 else ties[int(rng.random() * len(ties))]
+
+
+def _ring(groups: Sequence[Sequence[Node]]) -> Ring:
+    best, *others = groups
+    return Ring(best, "any", direct=True, others=[node for group in others for node in group])

@@ -1,0 +1,136 @@
+"""`connect` without a pool, for both facades: placed, failed over while opening, counted until closed."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import gc
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import suppress
+from typing import Any
+
+import asyncpg
+import pytest
+
+from picopyn import asynchronous, sync
+from picopyn.errors import ConfigError, NoNodeAvailable
+from picopyn.testing import YugabyteCluster
+from tests.threads import FACADES
+from tests.yugabyte.conftest import Factory, in_thread
+
+both = pytest.mark.parametrize("facade", FACADES, indirect=True)
+pytestmark = both
+
+THREE = ("c.r.a", "c.r.b", "c.r.c")
+Connect = Callable[..., Coroutine[Any, Any, Any]]
+
+
+class Blocking:
+    """A connection that blocks, awaited."""
+
+    def __init__(self, inner: Any) -> None:
+        self.inner = inner
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self.inner, name)
+        return method if name in ("is_closed", "terminate") else functools.partial(asyncio.to_thread, method)
+
+
+@pytest.fixture
+async def connect(facade: str) -> AsyncIterator[Connect]:
+    """`connect` of the facade; what it opened is closed at the end."""
+    opened: list[Any] = []
+
+    async def open_one(dsn: str, **options: Any) -> Any:
+        if facade == "asynchronous":
+            opened.append(await asynchronous.connect(dsn, **options))
+        else:
+            opened.append(Blocking(await asyncio.to_thread(sync.connect, dsn, **options)))
+        return opened[-1]
+
+    yield open_one
+    for connection in opened:
+        with suppress(Exception):
+            await connection.close()
+
+
+async def node_of(cluster: YugabyteCluster, connection: Any) -> str:
+    host = await connection.fetchval("SELECT host(inet_server_addr())")
+    return next(name for name in cluster.nodes if cluster.node(name).host == host)
+
+
+async def spread(cluster: YugabyteCluster, connections: list[Any]) -> dict[str, int]:
+    return dict(sorted(Counter([await node_of(cluster, connection) for connection in connections]).items()))
+
+
+async def test_12_connections_are_four_each_and_count_until_they_are_closed(
+    picopyn_yugabyte_cluster: Factory, connect: Connect
+) -> None:
+    """Whoever closes them (64): we, the server, or nobody, when they are forgotten."""
+    cluster = picopyn_yugabyte_cluster(THREE)
+    options = {"load_balance": True, "application_name": "single"}
+    connections = [await connect(cluster.dsn_of("n1"), **options) for _ in range(12)]
+    assert await spread(cluster, connections) == {"n1": 4, "n2": 4, "n3": 4}
+    assert sum(cluster.sessions("single").values()) == 12, "none for asking is left"
+    gone = [connection for connection in connections if await node_of(cluster, connection) == "n2"]
+    await gone[0].close()
+    gone[1].terminate()
+    await in_thread(cluster.end_sessions, "n2")
+    for connection in gone[2:]:
+        with suppress(Exception):
+            await connection.fetchval("SELECT 1")
+    again = [await connect(cluster.dsn, **options) for _ in range(4)]
+    assert await spread(cluster, again) == {"n2": 4}
+    del connection
+    gc.collect()
+
+
+async def test_70_many_at_once_and_one_that_is_given_up(
+    picopyn_yugabyte_cluster: Factory, connect: Connect, facade: str
+) -> None:
+    """Those being opened count; one that was cancelled does not any more."""
+    cluster = picopyn_yugabyte_cluster(THREE)
+    await connect(cluster.dsn, load_balance=True)
+    if facade == "asynchronous":
+        given_up = asyncio.create_task(connect(cluster.dsn, load_balance=True))
+        await asyncio.sleep(0)
+        given_up.cancel()
+        await asyncio.wait({given_up})
+    many = await asyncio.gather(*(connect(cluster.dsn, load_balance=True) for _ in range(11)))
+    assert sum((await spread(cluster, many)).values()) == 11
+    counts = {name: count for name, count in cluster.sessions().items() if count}
+    assert counts == {"n1": 4, "n2": 4, "n3": 4}
+
+
+async def test_65_66_dead_nodes_are_passed_by(picopyn_yugabyte_cluster: Factory, connect: Connect) -> None:
+    """Each is tried once; the list is read from a survivor when the seed is dead; levels and modes count."""
+    cluster = picopyn_yugabyte_cluster(THREE, read_replicas=("c.r.a",))
+    keys = {"load_balance": True, "topology_keys": "c.r.a:1,c.r.b:2", "yb_servers_refresh_interval": 0}
+    first = await connect(cluster.dsn_of("n1"), **keys)
+    assert await node_of(cluster, first) in ("n1", "n4")
+    await in_thread(cluster.kill, "n1", "n4")
+    assert await node_of(cluster, await connect(cluster.dsn_of("n1"), **keys)) == "n2"
+    only = {"load_balance": "only-rr", "yb_servers_refresh_interval": 600}
+    with pytest.raises(NoNodeAvailable, match="only-rr") as told:
+        await connect(cluster.dsn, **only)
+    assert told.value.mode == "load_balance=only-rr"
+    cluster.restart("n1", "n4")
+    delay = {"failed_host_reconnect_delay_secs": 0}
+    await in_thread(cluster.kill, "n2", "n3")
+    assert await node_of(cluster, await connect(cluster.dsn, **keys, **delay)) in ("n1", "n4"), "the delay is no wall"
+
+
+async def test_without_balancing_the_first_host_that_works(picopyn_yugabyte_cluster: Factory, connect: Connect) -> None:
+    """And on a plain PostgreSQL in every mode; what only pools have is refused."""
+    cluster = picopyn_yugabyte_cluster(THREE)
+    await in_thread(cluster.kill, "n2")
+    assert await node_of(cluster, await connect(cluster.dsn_of("n2", "n3", "n1"))) == "n3"
+    plain = cluster.storage_dsn.removesuffix("postgres") + "template1"
+    for dialect in ("auto", "yugabyte"):
+        connection = await connect(plain, load_balance=True, dialect=dialect)
+        assert await connection.fetchval("SELECT 1") == 1
+    with pytest.raises(ConfigError, match="after_connect"):
+        await connect(cluster.dsn, after_connect=print)
+    with pytest.raises(asyncpg.InvalidCatalogNameError):
+        await connect(cluster.dsn_of("n1").removesuffix("postgres") + "nowhere", load_balance=True)

@@ -85,7 +85,7 @@ class Request:
         self.role = role
         self.idempotent = idempotent
 
-    def limit(self, timeout: float, now: float, *, own: bool = True) -> None:
+    def limit(self, timeout: float, now: float, own: bool = True) -> None:
         """Set the limit for the whole call.
 
         Args:

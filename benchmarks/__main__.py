@@ -1,9 +1,10 @@
-"""Compare picopyn with its peers on a plain PostgreSQL, and print ratios to a bare asyncpg connection.
+"""Compare picopyn with its peers on a plain PostgreSQL, and print ratios to a bare connection.
 
     python -m benchmarks                       the comparison
     python -m benchmarks --everything          also the gate, the layers and the page of the manual: ten minutes
     python -m benchmarks --size tiny           does it run at all
     python -m benchmarks --only "50 tasks"     some situations
+    python -m benchmarks --only thread         those of `picopyn.sync`
 
 Results go to benchmarks/results and the page to docs; those of tiny and partial runs go to build/benchmarks.
 """
@@ -15,7 +16,7 @@ from pathlib import Path
 
 from benchmarks import gate, hot_path, report, results, tables
 from benchmarks.comparing import compare
-from benchmarks.plans import ALL, SIZES
+from benchmarks.plans import EVERYBODY, SIZES
 
 _BUILD = Path(__file__).parent.parent / "build" / "benchmarks"
 
@@ -37,7 +38,7 @@ def main(words: list[str] | None = None) -> int:
     parser.add_argument("--everything", action="store_true", help="also the gate, the layers and the page")
     parser.add_argument("--nodes", type=int, choices=(1, 2), default=1, help="nodes the topology tells of")
     parser.add_argument("--only", default="", metavar="TEXT", help="only situations whose title has this text")
-    parser.add_argument("--without", action="append", default=[], choices=ALL, help="leave out a client")
+    parser.add_argument("--without", action="append", default=[], choices=EVERYBODY, help="leave out a client")
     parser.add_argument("--patience", type=float, metavar="S", help="seconds that repeated blocks may cost")
     parser.add_argument("--into", type=Path, metavar="DIRECTORY", help="where results go")
     options = parser.parse_args(words)

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from benchmarks.estimates import CONFIDENCE, Interval
-from benchmarks.plans import ASYNCPG_POOL, BARE, OURS_ROUTED, PUBLISHED_ROUTED
+from benchmarks.estimates import CONFIDENCE, Interval, judge
+from benchmarks.plans import ASYNCPG_POOL, BARE, OURS_LIMITED, OURS_ROUTED, PSYCOPG, PSYCOPG_POOL, PUBLISHED_ROUTED
 from benchmarks.results import Gate, Run, Table
+from benchmarks.tables import interval
 
 
 @dataclass(frozen=True)
@@ -29,7 +30,7 @@ class Aim:
 
 def aims(run: Run, gate: Gate | None) -> list[Aim]:
     """All aims the results say something about."""
-    return [*_gate(gate), *_sequential(run), *_busy(run)]
+    return [*_gate(gate), *_sequential(run), *_busy(run), *_threads(run)]
 
 
 def at_least(value: Interval, limit: float) -> str:
@@ -76,13 +77,30 @@ def _busy(run: Run) -> Iterator[Aim]:
             yield from _tail(read)
 
 
-def _ratio(table: Table, other: str, limit: float, name: str) -> Iterator[Aim]:
-    value = table.ratio(OURS_ROUTED, other)
+def _threads(run: Run) -> Iterator[Aim]:
+    for placement in ("own core", "same core", "free"):
+        alone = run.table(loop="threads", tasks=1, placement=placement)
+        value = None if alone is None else alone.cpu_ratio(OURS_ROUTED)
+        if alone is not None and value is not None:
+            verdict = _WORDS[judge(value, 1.1)] if _is_quiet(alone, OURS_ROUTED, PSYCOPG) else "undecided"
+            what = "client CPU ≤ 1.1 × a bare psycopg connection's"
+            yield Aim(what, alone.situation.title, interval(value), verdict)
+    for threads in (8, 32):
+        busy = run.table(loop="threads", tasks=threads)
+        if busy is not None:
+            yield from _ratio(busy, PSYCOPG_POOL, 1.5, "psycopg_pool, with a deadline", OURS_LIMITED)
+
+
+def _ratio(table: Table, other: str, limit: float, name: str, ours: str = OURS_ROUTED) -> Iterator[Aim]:
+    value = table.ratio(ours, other)
     if value is not None:
-        measured = f"{value.middle:.2f} ({value.low:.2f} … {value.high:.2f})"
-        quiet = not any(one is not None and one.disturbed for one in (table.of(OURS_ROUTED), table.of(other)))
-        verdict = at_least(value, limit) if quiet else "undecided"
-        yield Aim(f"throughput ≥ {limit:g} × {name}", table.situation.title, measured, verdict)
+        verdict = at_least(value, limit) if _is_quiet(table, ours, other) else "undecided"
+        yield Aim(f"throughput ≥ {limit:g} × {name}", table.situation.title, interval(value), verdict)
+
+
+def _is_quiet(table: Table, *clients: str) -> bool:
+    """Whether these were measured without other work beside them."""
+    return not any(one is not None and one.disturbed for one in map(table.of, clients))
 
 
 def _tail(table: Table) -> Iterator[Aim]:

@@ -35,7 +35,7 @@ def compare(
         size = msgspec.structs.replace(size, patience=seconds)
     patience = Patience(size.patience)
     left_out = {**environment.left_out(), **dict.fromkeys(without, "left out as told"), **_published()}
-    available = tuple(name for name in plans.ALL if name not in left_out)
+    available = tuple(name for name in plans.EVERYBODY if name not in left_out)
     loops = ("uvloop", "asyncio") if environment.has_uvloop() else ("asyncio",)
     if len(loops) < 2:
         left_out["uvloop"] = "not installed: pip install --group bench"
@@ -44,7 +44,8 @@ def compare(
     began, stolen = time.monotonic(), machine.stolen()
     with bench_server(nodes) as server:
         tables = []
-        for situation in plans.situations(size, placements(server), loops):
+        places = placements(server)
+        for situation in (*plans.situations(size, places, loops), *plans.thread_situations(size, places)):
             if only in situation.title:
                 tables.append(measure(situation, plans.clients(situation, available), server, size, patience))
         took, version = time.monotonic() - began, server.version

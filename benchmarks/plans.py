@@ -17,6 +17,8 @@ ASYNCPG_POOL = "asyncpg.Pool"
 ASYNCPG_POOL_NO_RESET = "asyncpg.Pool, no reset"
 PSYCOPG_POOL = "psycopg_pool"
 HASQL = "hasql"
+PSYCOPG = "psycopg"
+OURS_LIMITED = "picopyn, routed, with a deadline"
 ALL = (
     BARE,
     OURS_ROUTED,
@@ -28,6 +30,9 @@ ALL = (
     PUBLISHED,
     PUBLISHED_ROUTED,
 )
+#: Who is compared where callers are threads.
+THREADED = (PSYCOPG, OURS_ROUTED, OURS_LIMITED, OURS, PSYCOPG_POOL)
+EVERYBODY = (*ALL, *(name for name in THREADED if name not in ALL))
 FEW = (BARE, OURS_CONNECTION, OURS_ROUTED, OURS, ASYNCPG_POOL_NO_RESET)
 
 #: The two states of glibc's malloc that decide what a reply costs on asyncio's own loop, and how each is pinned.
@@ -46,9 +51,9 @@ class Situation(msgspec.Struct, frozen=True):
     """One table of the result: everything but the client.
 
     Attributes:
-        loop: `asyncio` or `uvloop`.
+        loop: `asyncio` or `uvloop`, or `threads` where callers are threads.
         operation: `read` (fetchrow by key) or `insert` (execute of a one-row INSERT).
-        tasks: How many call at the same time, on `Size.connections` connections.
+        tasks: How many tasks or threads call at the same time, on `Size.connections` connections.
         placement: `own core` (server on one core, client on another) or `same core`, or `free` where nothing is pinned.
         malloc: A key of `MALLOC`.
     """
@@ -60,10 +65,22 @@ class Situation(msgspec.Struct, frozen=True):
     malloc: str = "natural"
 
     @property
+    def threaded(self) -> bool:
+        """Whether callers are threads."""
+        return self.loop == "threads"
+
+    @property
+    def base(self) -> str:
+        """The client that the others are compared with: bare connections."""
+        return PSYCOPG if self.threaded else BARE
+
+    @property
     def title(self) -> str:
         """One line for a person."""
         what = "fetchrow by key" if self.operation == "read" else "execute of an INSERT"
         who = "sequential" if self.tasks == 1 else f"{self.tasks} tasks"
+        if self.threaded:
+            return f"{what}, {self.tasks} thread{'s' * (self.tasks > 1)}, {self.placement}"
         malloc = "" if self.malloc == "natural" else f", malloc pinned: {self.malloc}"
         return f"{what}, {who}, {self.loop}, {self.placement}{malloc}"
 
@@ -79,6 +96,7 @@ class Size(msgspec.Struct, frozen=True):
         warm_up: Length of the block before the first.
         patience: Seconds that repeated blocks may cost in all.
         tasks: Numbers of tasks beside one.
+        threads: Numbers of threads beside one.
         connections: Connections of each client.
         foreign: Share of one core that others may use during a block.
         tries: How often a block is run at most.
@@ -94,10 +112,11 @@ class Size(msgspec.Struct, frozen=True):
     connections: int = 10
     foreign: float = 0.06
     tries: int = 3
+    threads: tuple[int, ...] = (8, 32)
 
 
 SIZES = {
-    "tiny": Size(3, 0.02, 3, 0.03, warm_up=0.05, patience=3.0, tasks=(50,)),
+    "tiny": Size(3, 0.02, 3, 0.03, warm_up=0.05, patience=3.0, tasks=(50,), threads=(8,)),
     "standard": Size(),
     "full": Size(40, 0.15, 30, 0.4, patience=600.0),
 }
@@ -119,8 +138,18 @@ def situations(size: Size, placements: tuple[str, ...], loops: tuple[str, ...]) 
                 yield Situation("asyncio", "read", 1, placement, malloc)
 
 
+def thread_situations(size: Size, placements: tuple[str, ...]) -> Iterator[Situation]:
+    """All situations in which callers are threads."""
+    for placement in placements:
+        yield Situation("threads", "read", 1, placement)
+    for threads in size.threads:
+        yield Situation("threads", "read", threads, placements[0])
+
+
 def clients(situation: Situation, available: tuple[str, ...]) -> tuple[str, ...]:
     """Who is compared in a situation; the published picopyn routes INSERTs only."""
+    if situation.threaded:
+        return tuple(name for name in THREADED if name in available)
     wanted = ALL if situation.malloc == "natural" else FEW
     without = PUBLISHED_ROUTED if situation.operation == "read" else ""
     return tuple(name for name in wanted if name in available and name != without)

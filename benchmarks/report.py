@@ -27,7 +27,8 @@ def page(run: Run, gate: Gate | None, layers: Layers | None) -> str:
         "aims": _aims(run, gate),
         "machine": _machine(run),
         "layers": _layers(layers),
-        "tables": "\n\n".join(f"### {_heading(table)}\n\n{tables.markdown(table)}" for table in run.tables),
+        "tables": _tables([table for table in run.tables if not table.situation.threaded]),
+        "threads": _tables([table for table in run.tables if table.situation.threaded]),
         "foreign": f"{run.size.foreign:.0%}",
         "nodes": f"The topology has {run.nodes} node{'s' * (run.nodes > 1)} here.",
     }
@@ -56,6 +57,10 @@ def _bars(table: Table) -> list[Bar]:
         kind = {BARE: "base", OURS: "ours", OURS_ROUTED: "ours"}.get(measured.client, "peer")
         bars.append(Bar(tables.NAMES.get(measured.client, measured.client), value, kind))
     return bars
+
+
+def _tables(found: list[Table]) -> str:
+    return "\n\n".join(f"### {_heading(table)}\n\n{tables.markdown(table)}" for table in found) or "(not run)"
 
 
 def _heading(table: Table) -> str:

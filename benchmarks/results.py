@@ -10,7 +10,7 @@ import msgspec
 from benchmarks import estimates
 from benchmarks.estimates import Interval
 from benchmarks.machine import Machine
-from benchmarks.plans import BARE, MAPPED_FROM, Situation, Size
+from benchmarks.plans import MAPPED_FROM, Situation, Size
 
 FORMAT = 1
 RESULTS = Path(__file__).parent / "results"
@@ -86,15 +86,20 @@ class Table(msgspec.Struct, frozen=True):
         """One client's numbers."""
         return next((measured for measured in self.measured if measured.client == client), None)
 
-    def ratio(self, ours: str, theirs: str = BARE) -> Interval | None:
-        """Throughput of one client over that of another, within the rounds."""
-        one, other = self.of(ours), self.of(theirs)
+    def ratio(self, ours: str, theirs: str | None = None) -> Interval | None:
+        """Throughput of one client over that of another (None: bare connections), within the rounds."""
+        one, other = self.of(ours), self.of(theirs or self.situation.base)
         return None if one is None or other is None else estimates.ratio(one.throughput, other.throughput)
 
-    def added_cpu(self, ours: str, theirs: str = BARE) -> Interval | None:
-        """Client CPU per call that one client needs more than another, within the rounds."""
-        one, other = self.of(ours), self.of(theirs)
+    def added_cpu(self, ours: str, theirs: str | None = None) -> Interval | None:
+        """Client CPU per call that one client needs more than another (None: bare connections), within the rounds."""
+        one, other = self.of(ours), self.of(theirs or self.situation.base)
         return None if one is None or other is None else estimates.difference(one.cpu, other.cpu)
+
+    def cpu_ratio(self, ours: str, theirs: str | None = None) -> Interval | None:
+        """The same as a ratio."""
+        one, other = self.of(ours), self.of(theirs or self.situation.base)
+        return None if one is None or other is None else estimates.ratio(one.cpu, other.cpu)
 
 
 class Run(msgspec.Struct, frozen=True):

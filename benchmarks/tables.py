@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from benchmarks.estimates import Interval
-from benchmarks.plans import BARE
+from benchmarks.plans import BARE, PSYCOPG
 from benchmarks.results import Measured, Run, Table
 
 #: What clients are called in tables.
-NAMES = {BARE: "asyncpg connection"}
+NAMES = {BARE: "asyncpg connection", PSYCOPG: "psycopg connection"}
 
 
 def everything(run: Run) -> str:
@@ -45,15 +45,16 @@ def markdown(table: Table) -> str:
     head = ["client", "calls/s", "ratio", "p50 µs", "p99 µs", "client CPU µs", "added µs", "server CPU µs", "malloc"]
     rows = [head, ["---", *["---:"] * 7, "---"]]
     for measured in table.measured:
-        rows.append(_row(table, measured, exclusive=own and measured.client == BARE))
+        rows.append(_row(table, measured, exclusive=own and measured.client == table.situation.base))
     lines = ["| " + " | ".join(row) + " |" for row in rows]
     lines += [f"\nWithout {name}: {reason}." for name, reason in table.missing.items()]
     return "\n".join(lines)
 
 
 def _row(table: Table, measured: Measured, *, exclusive: bool) -> list[str]:
-    name = NAMES.get(measured.client, measured.client) + ("s, a task each" if exclusive else "")
-    base = measured.client == BARE
+    each = f"s, a {'thread' if table.situation.threaded else 'task'} each" if exclusive else ""
+    name = NAMES.get(measured.client, measured.client) + each
+    base = measured.client == table.situation.base
     added = table.added_cpu(measured.client)
     return [
         name + (" †" if measured.disturbed else ""),

@@ -12,6 +12,7 @@ import sys
 from contextlib import AsyncExitStack
 from typing import Any
 
+import threads
 from clients import CLIENTS, Opened, Target, versions
 from measuring import measured
 
@@ -81,10 +82,10 @@ async def obey(orders: Orders, clients: list[Opened]) -> None:
 
 
 def main() -> None:
-    """Parse the command line, choose the event loop, run."""
+    """Parse the command line, choose the event loop or none, run."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--client", action="append", required=True, choices=list(CLIENTS))
-    parser.add_argument("--loop", choices=("asyncio", "uvloop"), default="asyncio")
+    parser.add_argument("--client", action="append", required=True, choices=[*CLIENTS, *threads.CLIENTS])
+    parser.add_argument("--loop", choices=("asyncio", "uvloop", "threads"), default="asyncio")
     parser.add_argument("--operation", choices=("read", "insert"), default="read")
     parser.add_argument("--dsn", required=True)
     parser.add_argument("--hosts", required=True)
@@ -94,7 +95,9 @@ def main() -> None:
     options = parser.parse_args()
     if options.core is not None:
         os.sched_setaffinity(0, {options.core})
-    if options.loop == "uvloop":
+    if options.loop == "threads":
+        threads.serve(options)
+    elif options.loop == "uvloop":
         import uvloop
 
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:

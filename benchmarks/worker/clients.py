@@ -18,7 +18,8 @@ READ = "SELECT id, v FROM bench WHERE id = $1"
 INSERT = "INSERT INTO written (id, v) VALUES ($1, $2)"
 ROWS = 100_000
 TEXT = "x" * 40
-_KEYS = [random.Random(7).randrange(ROWS) for _ in range(4096)]
+_RANDOM = random.Random(7)
+KEYS = [_RANDOM.randrange(ROWS) for _ in range(4096)]
 
 #: How long a call may wait for a connection of a pool (seconds): longer than any starving lasts.
 PATIENCE = 60.0
@@ -51,7 +52,7 @@ class Target:
         """A call of something with asyncpg's methods `fetchrow` and `execute`."""
         if self.read:
             fetchrow = owner.fetchrow
-            return lambda number: fetchrow(READ, _KEYS[number & 4095])
+            return lambda number: fetchrow(READ, KEYS[number & 4095])
         execute = owner.execute
         return lambda number: execute(INSERT, number, TEXT)
 
@@ -114,7 +115,7 @@ async def psycopg_pool(target: Target) -> AsyncIterator[Opened]:
 
     async def read(number: int) -> object:
         async with pool.connection() as connection:
-            return await (await connection.execute(text, (_KEYS[number & 4095],))).fetchone()
+            return await (await connection.execute(text, (KEYS[number & 4095],))).fetchone()
 
     async def insert(number: int) -> object:
         async with pool.connection() as connection:
@@ -139,7 +140,7 @@ async def hasql(target: Target, **options: Any) -> AsyncIterator[Opened]:
 
     async def read(number: int) -> object:
         async with manager.acquire_master() as connection:
-            return await connection.fetchrow(READ, _KEYS[number & 4095])
+            return await connection.fetchrow(READ, KEYS[number & 4095])
 
     async def insert(number: int) -> object:
         async with manager.acquire_master() as connection:

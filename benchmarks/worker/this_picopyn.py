@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 from clients import PATIENCE, Opened, Target
 
@@ -68,29 +69,29 @@ def route(*, keyed: bool) -> StatementRoute:
     return StatementRoute(RouteKind.NOT_KEYED, TIER, reason="no key")
 
 
-async def inject(pool: Pool, query: str, learned: StatementRoute) -> None:
-    """Let a pool know a statement, as if it had been learned."""
+async def inject(pool: Any, query: str, learned: StatementRoute) -> None:
+    """Let a pool know a statement, as if it had been learned. It runs where the pool's control plane does."""
     service = pool._control.metadata
     await service.start()  # a new service connection would forget what is known
     service._cache.set(query, PreparedStatementMetadata(query, TIER, (), (INT8,), learned))
 
 
+def options(target: Target, *, routed: bool) -> tuple[dict[str, Any], str]:
+    """What a pool is opened with, and what a reader has to know about it."""
+    size = max(1, target.size // len(target.hosts))
+    sizes = {"min_size": size, "max_size": size, "acquire_timeout": PATIENCE}
+    if not routed and DIALECTS.get("postgres", False):
+        return {"dialect": "postgres", **sizes}, "dialect postgres"
+    told = {"dialect": PicodataDialect(startup=False), "topology_source": ToldTopology(target.hosts, target.port)}
+    return {**told, **sizes}, f"{len(target.hosts)} node(s) told, route injected"
+
+
 @asynccontextmanager
 async def pool(target: Target, *, routed: bool) -> AsyncIterator[Opened]:
-    size = max(1, target.size // len(target.hosts))
-    plain = not routed and DIALECTS.get("postgres", False)
-    options = (
-        {"dialect": "postgres"}
-        if plain
-        else {
-            "dialect": PicodataDialect(startup=False),
-            "topology_source": ToldTopology(target.hosts, target.port),
-        }
-    )
-    async with Pool(target.dsn, min_size=size, max_size=size, acquire_timeout=PATIENCE, **options) as opened:
-        if not plain:
+    chosen, note = options(target, routed=routed)
+    async with Pool(target.dsn, **chosen) as opened:
+        if "topology_source" in chosen:
             await inject(opened, target.query, route(keyed=routed))
-        note = "dialect postgres" if plain else f"{len(target.hosts)} node(s) told, route injected"
         yield Opened([target.bind(opened)], note=note, counted=lambda: dict(opened.stats().calls))
 
 

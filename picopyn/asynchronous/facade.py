@@ -272,7 +272,7 @@ class PoolFacade(Generic[L]):
             check_timeout(timeout)
             request.limit(timeout, self._cluster.runtime.now())
         elif self._command_timeout is not None:
-            request.limit(self._command_timeout, self._cluster.runtime.now(), own=False)
+            request.limit(self._command_timeout, self._cluster.runtime.now(), False)
 
     def _role(self, role: str | None) -> Role:
         if role is None:

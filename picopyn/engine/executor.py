@@ -76,6 +76,7 @@ class Executor:
         self._journal = journal
         self._aloft = cluster.flights.aloft
         self._pools = cluster.pools_by_key
+        self._now = cluster.runtime.now
         self._lender = Lender(cluster, dialect, journal)
 
     @property
@@ -120,10 +121,12 @@ class Executor:
                     self._aloft[link] = request
                     verdict = _ANSWERED
                     try:
-                        if request.deadline is None:
-                            result = await getattr(link, request.method)(request.query, *request.args)
+                        send, deadline = getattr(link, request.method), request.deadline
+                        if deadline is None:
+                            result = await send(request.query, *request.args)
                         else:
-                            result = await self._send(request, link)
+                            left = deadline - self._now()
+                            result = await send(request.query, *request.args, timeout=left if left > 0.001 else 0.001)
                     except BaseException as error:
                         verdict, result = await self._recover(request, pool, link, error)
                     if verdict is _ANSWERED:

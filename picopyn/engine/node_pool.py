@@ -118,24 +118,23 @@ class NodePool:
             HookFailed: One was made, but the caller's own hook failed on it.
             TimeoutError: The deadline passed.
         """
-        waiter = self._terms.runtime.waiter()
-        with self._lock:
-            if self.retired:
-                raise NodeUnreachable("the node has left the cluster")
-            link = self._sound(self.slots.take(owner), owner)
+        while True:
+            waiter = self._terms.runtime.waiter()
+            with self._lock:
+                link = self._take_or_queue(waiter, owner)
+                may_grow = link is None and self.slots.has_room
             if link is not None:
                 return link
-            limit = self._terms.settings.max_waiting
-            if limit and len(self.slots.waiters) >= limit:
-                raise QueueFull
-            self.slots.wait(waiter, owner)
-        self._grow_soon()
-        try:
-            taken: Link = await waiter.wait(deadline)
-            return taken
-        except BaseException:
-            self._abandon(waiter)
-            raise
+            if may_grow or self._terms.budget.is_hungry(self):
+                self._grow_soon()
+            try:
+                taken: Link = await waiter.wait(deadline)
+            except BaseException:
+                self._abandon(waiter)
+                raise
+            if not taken.is_closed():
+                return taken
+            self.drop(taken, "broken")  # it ended on its way to the one who has waited for it
 
     def give(self, link: Link) -> None:
         """Give a connection back after use: it goes to the first waiter, or becomes idle, or leaves."""
@@ -308,6 +307,19 @@ class NodePool:
         """The same as `grow`, from where callers are."""
         if self.slots.wanted or self._terms.budget.is_hungry(self):
             self._terms.runtime.post(self.grow)
+
+    def _take_or_queue(self, waiter: Waiter[Link], owner: object) -> Link | None:
+        """An idle connection, or else a place in the queue; called with the lock held."""
+        slots = self.slots
+        if self.retired:
+            raise NodeUnreachable("the node has left the cluster")
+        link = self._sound(slots.take(owner), owner)
+        if link is None:
+            limit = self._terms.settings.max_waiting
+            if limit and len(slots.waiters) >= limit:
+                raise QueueFull
+            slots.wait(waiter, owner)
+        return link
 
     def _sound(self, link: Link | None, owner: object) -> Link | None:
         """A connection just taken, or the next one whose socket has not ended; called with the lock held."""

@@ -91,7 +91,7 @@ class Request:
         self.idempotent = idempotent
         self.place: Destination | None = None  # every call is asked for it, and of an instance that costs less
 
-    def limit(self, timeout: float, now: float, *, own: bool = True) -> None:
+    def limit(self, timeout: float, now: float, own: bool = True) -> None:
         """Set the limit for the whole call.
 
         Args:

@@ -93,6 +93,11 @@ class Slots(Generic[C, W]):
         return len(self.held) + len(self.waiters)
 
     @property
+    def has_room(self) -> bool:
+        """Whether there may be more connections while none is idle, which costs less than to count what is wanted."""
+        return len(self.held) + self.opening < self.max_size
+
+    @property
     def wanted(self) -> int:
         """How many more connections should be opened for those who wait, within the pool's own limits."""
         return max(0, min(len(self.waiters) - self.opening, self._room))

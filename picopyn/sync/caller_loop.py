@@ -156,9 +156,7 @@ class CallerLoop:
             try:
                 while True:
                     future = coroutine.send(None)
-                    stream.flush()
-                    while not future.done():
-                        stream.receive(deadline)
+                    stream.exchange(future, deadline)
             except StopIteration as finished:
                 result: T = finished.value
                 return result

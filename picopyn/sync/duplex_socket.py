@@ -1,8 +1,12 @@
 """A socket that is read with patience and written without: what waiting costs, and what the system knows of it.
 
-Two objects stand for the one socket of the system: one never waits, the other one waits as long as it was told last. So
-the usual wait costs one call into the system's library, and telling it how long is seldom needed. A signal that falls
-into a wait does not make it longer.
+Three objects stand for the one socket of the system: one never waits, and two wait as long as they were told last,
+which is seldom needed anew. One of these leaves the limit to the system (`SO_RCVTIMEO`): that is one call into it;
+Python's own limit costs two, since it polls first, and lets the other threads run in between. But the system's limit
+begins anew after a signal. So the main thread, which signals go to, waits for a deadline with Python's, and a signal
+that falls into its wait does not make it longer.
+
+*Source*: signal(7), "Interruption of system calls"; PEP 475; Python documentation, `signal`, "Signals and threads".
 """
 
 from __future__ import annotations
@@ -10,9 +14,11 @@ from __future__ import annotations
 import math
 import select
 import socket
-from collections.abc import Mapping
+import struct
+import threading
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from threading import Lock
+from functools import partial
 from typing import Any, Final
 
 #: How long the socket waits before it is looked whether to wait on (seconds).
@@ -25,23 +31,41 @@ SLACK: Final = 0.02
 READ: Final = 1
 WRITE: Final = 2
 
-#: A TCP connection on which both sides may still send.
+#: The state of a connection on which both sides may still send.
 #:
 #: *Source*: Linux, `include/net/tcp_states.h`; it is the first byte of `struct tcp_info` (`include/uapi/linux/tcp.h`).
-_ESTABLISHED: Final = b"\x01"
+ESTABLISHED: Final = b"\x01"
 _TCP_INFO: Final[int | None] = getattr(socket, "TCP_INFO", None)
+
+#: Makes one call not wait although the socket does; 0 where the system has no such thing.
+NOW: Final = int(getattr(socket, "MSG_DONTWAIT", 0))
+
+#: Seconds and microseconds as the system takes them; socket(7), `SO_RCVTIMEO`.
+_TIMEVAL: Final = struct.Struct("@ll")
 
 
 class DuplexSocket(socket.socket):
     """The socket; connect it without waiting, and say `begin` when it is connected.
 
     It is closed without complaint when it is forgotten: its connection complains.
+
+    Attributes:
+        wait: Waits for bytes, up to so many, within the patience that was set; nothing until then is a
+            `BlockingIOError`. Signals make it longer.
+        wait_exactly: The same, but signals do not matter; nothing until then is a `TimeoutError`. Both are called for
+            every answer, so they are no functions of ours.
+        main: The thread that signals go to.
+        shortest: A wait of more than that (seconds) needs no other patience.
+        longest: A wait of not more than that, likewise.
     """
 
     def __init__(self, family: int, kind: int, number: int = 0) -> None:
-        self._reader: _Reader | None = None
-        self._told = PATIENCE
-        self._closing = Lock()
+        self._readers: tuple[_Reader, ...] = ()
+        self.wait: Callable[[int], bytes] = _not_begun
+        self.wait_exactly: Callable[[int], bytes] = _not_begun
+        self.main = threading.main_thread().ident
+        self.shortest = self.longest = 0.0
+        self._closing = threading.Lock()
         super().__init__(family, kind, number)
         self.setblocking(False)
 
@@ -50,34 +74,43 @@ class DuplexSocket(socket.socket):
 
     def begin(self) -> None:
         """It is connected."""
-        self._reader = _Reader(self.family, self.type, self.proto, self.fileno())
-        self._reader.settimeout(self._told)
+        kind = self.family, self.type, self.proto, self.fileno()
+        self._readers = exact, plain = _Reader(*kind), _Reader(*kind)
+        self.wait_exactly = exact.recv
+        self.wait = plain.recv if NOW else exact.recv
+        self.set_patience(PATIENCE)
 
-    def recv_within(self, size: int, seconds: float) -> bytes:
-        """Wait for bytes, at most so long or a little longer; up to `size` of them.
+    def set_patience(self, seconds: float) -> None:
+        """From now on a wait lasts so long, and never longer than `PATIENCE`.
 
-        Raises:
-            TimeoutError: Nothing has come, within that time or within `PATIENCE`.
-            OSError: It is broken, or not begun.
+        It need not be said again while that is about right: not `SLACK` more than what is wanted, nor less than half.
         """
-        reader = self._reader
-        if reader is None:
-            raise OSError("the socket is not connected")
-        if self._told > seconds + SLACK or self._told < min(seconds, PATIENCE) / 2:
-            self._told = min(seconds, PATIENCE)
-            reader.settimeout(self._told)
-        return reader.recv(size)
+        told = min(seconds, PATIENCE)
+        self.shortest = max(told - SLACK, 0.0)
+        self.longest = math.inf if told >= PATIENCE / 2 else told * 2
+        exact, plain = self._readers
+        exact.settimeout(told)
+        if NOW:
+            plain.settimeout(None)  # from now on the system's socket waits
+            limit = _TIMEVAL.pack(int(told), max(int(told % 1 * 1e6), 1))
+            plain.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
 
-    def has_ended(self) -> bool:
-        """Whether the other side has closed it, as far as the system knows; nothing is read."""
+    def begin_watch(self) -> Callable[[], bytes]:
+        """What tells whether the other side has closed it, as far as the system knows; nothing is read.
+
+        Returns:
+            Gives `ESTABLISHED` as long as it has not; else something else, or raises an `OSError`. It is called before
+            every statement, so it is no function of ours where the system tells by itself.
+        """
+        if _TCP_INFO is not None and self.family != socket.AF_UNIX:
+            return partial[Any](self.getsockopt, socket.IPPROTO_TCP, _TCP_INFO, 1)
+        return self._peeked
+
+    def _peeked(self) -> bytes:
         try:
-            if _TCP_INFO is not None and self.family != socket.AF_UNIX:
-                return self.getsockopt(socket.IPPROTO_TCP, _TCP_INFO, 1) != _ESTABLISHED
-            return not self.recv(1, socket.MSG_PEEK)
+            return ESTABLISHED if self.recv(1, socket.MSG_PEEK | NOW) else b""
         except BlockingIOError:
-            return False
-        except OSError:
-            return True
+            return ESTABLISHED
 
     def cut(self) -> None:
         """Make whoever waits for the other side see its end. Safe from any thread."""
@@ -87,16 +120,20 @@ class DuplexSocket(socket.socket):
     def close(self) -> None:
         """Close it; who waits for it has to have left before."""
         with self._closing:
-            if self._reader is not None:
-                self._reader.detach()
+            for reader in self._readers:
+                reader.detach()
             super().close()
 
 
 class _Reader(socket.socket):
-    """The other object, which never closes what is not its own."""
+    """Another object, which never closes what is not its own."""
 
     def __del__(self) -> None:
         self.detach()
+
+
+def _not_begun(_: int) -> bytes:
+    raise OSError("the socket is not connected")
 
 
 def wait(awaited: Mapping[int, int], timeout: float | None) -> dict[int, int]:

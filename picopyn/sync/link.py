@@ -48,21 +48,21 @@ class Link:
         self.forget_statements: Callable[[], None] = wire.forget_statements
         self.lend: Callable[[], None] = wire.lend
 
-    # calls, by the names the engine has for them
+    # calls, by the names the engine has for them; a node pool has just looked whether the connection is closed
 
     async def execute(self, query: str, *args: Any, timeout: float | None = None) -> str:
         """Execute a statement; its status."""
         if not args:
             return self.wire.simple_query(query, timeout)
-        return str(self.wire.request(query, args, 0, timeout, with_status=True)[1].decode())
+        return str(self.wire.request_now(query, args, 0, timeout, True)[1].decode())
 
     async def fetch(self, query: str, *args: Any, timeout: float | None = None) -> Any:
         """Run a query; all rows."""
-        return self.wire.request(query, args, 0, timeout)
+        return self.wire.request_now(query, args, 0, timeout)
 
     async def fetchrow(self, query: str, *args: Any, timeout: float | None = None) -> Any:
         """Run a query; its first row, or None."""
-        rows = self.wire.request(query, args, 1, timeout)
+        rows = self.wire.request_now(query, args, 1, timeout)
         return rows[0] if rows else None
 
     async def executemany(self, query: str, rows: Sequence[Any], *, timeout: float | None = None) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import ssl
+import threading
 import time
 from collections import deque
 from collections.abc import Callable
@@ -17,7 +18,7 @@ from contextlib import suppress
 from typing import Any, Final, Protocol
 
 from picopyn.asynchronous.buffered import both
-from picopyn.sync.duplex_socket import PATIENCE, READ, WRITE, DuplexSocket, wait
+from picopyn.sync.duplex_socket import NOW, PATIENCE, READ, WRITE, DuplexSocket, wait
 from picopyn.sync.tls_layer import TlsLayer
 
 _NOTHING: Final = b""
@@ -44,7 +45,7 @@ class Stream(asyncio.Transport):
 
     Attributes:
         owner: The same.
-        has_ended: Whether the other side has closed it, as far as the system knows; nothing is read.
+        state: Tells whether the other side has closed it; see `DuplexSocket.begin_watch`.
     """
 
     def __init__(self, sock: DuplexSocket, protocol: Any, owner: Owner) -> None:
@@ -57,7 +58,7 @@ class Stream(asyncio.Transport):
         self._rest: Any = _NOTHING
         self._closed = self._paused = False
         # asyncpg swallows a `KeyboardInterrupt` that falls into what it calls to write; so that is no function of ours.
-        self.has_ended = sock.has_ended
+        self.state = sock.begin_watch()
         self.write = self._unsent.append  # type: ignore[assignment, method-assign]
         self.writelines = self._unsent.extend  # type: ignore[assignment, method-assign]
         self.set_protocol(protocol)
@@ -135,45 +136,55 @@ class Stream(asyncio.Transport):
         if happened & READ and not self._paused:
             self._read()
 
-    def receive(self, deadline: float | None) -> None:
-        """Wait for the other side, send meanwhile what is left to send, and hand on what has arrived.
+    def exchange(self, answer: asyncio.Future[Any], deadline: float | None) -> None:
+        """Send what is to be sent, and hand on what arrives until the answer is there.
 
         Args:
+            answer: What is waited for.
             deadline: Until when (seconds on the monotonic clock), or None.
 
         Raises:
-            TimeoutError: Nothing happened until then.
+            TimeoutError: It was not there by then.
         """
-        left = PATIENCE if deadline is None else deadline - time.monotonic()
-        if left <= 0:
-            raise TimeoutError
-        if self._rest:
-            for events in wait({self.fileno(): self.awaited()}, min(left, PATIENCE)).values():
-                self.react(events)
-            return
-        try:
-            data = self._sock.recv_within(READ_SIZE, left)
-        except OSError as error:
-            self._failed(error)
-            return
-        if data and self._tls is None:
-            self._feed(data)
-        else:
-            self._arrived(data)
+        self.flush()
+        sock = self._sock
+        while not answer.done():
+            if deadline is not None:
+                left = deadline - time.monotonic()
+                if not sock.shortest < left <= sock.longest:
+                    if left <= 0:
+                        raise TimeoutError
+                    sock.set_patience(left)
+            if self._rest:
+                self._duplex(deadline)
+                continue
+            try:
+                if deadline is not None and threading.get_ident() == sock.main:
+                    data = sock.wait_exactly(READ_SIZE)
+                else:
+                    data = sock.wait(READ_SIZE)
+            except OSError as error:
+                self._failed(error)
+                continue
+            if data and self._tls is None:
+                self._feed(data)
+            else:
+                self._arrived(data)
 
     def flush(self) -> bool:
         """Send what can be sent now; whether that is everything."""
         unsent = self._unsent
         try:
-            while self._rest or unsent:
-                data = self._rest
-                if not data:
-                    data = unsent.popleft()
+            while unsent or self._rest:
+                if not self._rest:
+                    self._rest = unsent.popleft()
                     if unsent or self._tls is not None:
-                        data = self._gathered(data)
-                    self._rest = data
-                sent = self._sock.send(data)
-                self._rest = _NOTHING if sent == len(data) else memoryview(data)[sent:]
+                        self._rest = self._gathered(self._rest)
+                data = self._rest
+                sent = self._sock.send(data, NOW)
+                self._rest = _NOTHING
+                if sent != len(data):
+                    self._rest = memoryview(data)[sent:]
         except BlockingIOError:
             return False
         except OSError as error:
@@ -204,6 +215,12 @@ class Stream(asyncio.Transport):
 
     # inside
 
+    def _duplex(self, deadline: float | None) -> None:
+        """Wait until something can be sent or received, and do so."""
+        left = PATIENCE if deadline is None else deadline - time.monotonic()
+        for events in wait({self.fileno(): self.awaited()}, max(min(left, PATIENCE), 0.0)).values():
+            self.react(events)
+
     def _gathered(self, data: Any) -> Any:
         """Bytes to send, put together with those that follow."""
         if self._unsent:
@@ -214,7 +231,7 @@ class Stream(asyncio.Transport):
     def _read(self) -> bool:
         """Receive without waiting; whether something has arrived."""
         try:
-            data = self._sock.recv(READ_SIZE)
+            data = self._sock.recv(READ_SIZE, NOW)
         except OSError as error:
             return self._failed(error)
         self._arrived(data)

@@ -29,6 +29,7 @@ from picopyn.errors import UsageError
 from picopyn.sync.caller_loop import CallerLoop
 from picopyn.sync.cancel_request import CancelRequest
 from picopyn.sync.copying import Sink
+from picopyn.sync.duplex_socket import ESTABLISHED
 from picopyn.sync.stream import Stream
 
 T = TypeVar("T")
@@ -45,14 +46,14 @@ class Wire(Connection):
         stream: Its socket.
     """
 
-    __slots__ = ("_has_ended", "_has_limit", "_record_class", "_telling", "_word", "caller", "stream")
+    __slots__ = ("_has_limit", "_record_class", "_state", "_telling", "_word", "caller", "stream")
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.stream: Stream = self._transport
         self.caller = cast(CallerLoop, self.stream.owner)
         self.caller.on_interruption = partial(_drop_interrupted, ref(self))
-        self._has_ended = self.stream.has_ended
+        self._state = self.stream.state
         self._has_limit = self._config.command_timeout is not None
         protocol: Any = self._protocol
         self._record_class = protocol.get_record_class()
@@ -141,34 +142,68 @@ class Wire(Connection):
         Returns:
             The rows, or with the status: rows, status, and whether these are all rows.
         """
+        if self.is_closed():
+            seconds = self._limit_of(timeout)
+            return self._request_anew(query, args, limit, timeout, record_class, with_status, seconds)
+        return self.request_now(query, args, limit, timeout, with_status, record_class)
+
+    def request_now(
+        self,
+        query: str,
+        args: tuple[Any, ...],
+        limit: int,
+        timeout: float | None,
+        with_status: bool = False,
+        record_class: Any = None,
+    ) -> Any:
+        """The same for who has just looked whether it is closed: that is a call into the system, which adds up."""
+        protocol: Any = self._protocol
         statement = None
-        if self._telling is None and not self._query_loggers and not self._has_ended():
+        if self._telling is None and not self._query_loggers:
             statement = self._stmt_cache.get((query, record_class or self._record_class, False))
-        began = time.monotonic()
-        if statement is not None:
-            try:
-                return self.bind_execute(statement, args, limit, timeout, with_status)
-            except OUTDATED as error:
-                self.run(self._renew(error))
-        # Several requests, perhaps, of which asyncpg would give each all of the time.
-        seconds = self._limit_of(timeout)
+        if statement is None or protocol is None:
+            seconds = self._limit_of(timeout)
+            return self._request_anew(query, args, limit, timeout, record_class, with_status, seconds)
+        deadline = None
+        if type(timeout) is float and timeout > 0:
+            deadline = time.monotonic() + timeout
+        elif timeout is not None or self._has_limit:
+            deadline = self._deadline(timeout)
+        coroutine = protocol.bind_execute(statement, args, "", limit, with_status, NO_TIMEOUT)
+        try:
+            return self.caller.step(coroutine, self.stream, deadline)
+        except OUTDATED as error:
+            self.run(self._renew(error))
+        rest = None if deadline is None else max(deadline - time.monotonic(), 0.001)
+        return self._request_anew(query, args, limit, timeout, record_class, with_status, rest)
+
+    def _request_anew(
+        self,
+        query: str,
+        args: tuple[Any, ...],
+        limit: int,
+        timeout: float | None,
+        record_class: Any,
+        with_status: bool,
+        seconds: float | None,
+    ) -> Any:
+        """Several requests, perhaps, of which asyncpg would give each all of the time."""
         if seconds is not None:
-            timeout = seconds = max(seconds - (time.monotonic() - began), 0.001)
+            timeout = seconds
         return self.run(self._request(query, args, limit, timeout, record_class, with_status), seconds)
 
-    def bind_execute(
-        self, statement: Any, args: tuple[Any, ...], limit: int, timeout: float | None, with_status: bool
-    ) -> Any:
-        """Run a prepared statement; see `request`."""
+    def _bind_execute(self, statement: Any, args: tuple[Any, ...], limit: int, timeout: float | None) -> Any:
         protocol: Any = self._protocol
         if self._telling is not None or protocol is None:
-            return self.run(self._bind_execute(statement, args, limit, timeout, with_status))
-        deadline = None
-        if timeout is not None or self._has_limit:
-            seconds = protocol._get_timeout(timeout)
-            deadline = None if seconds is None else time.monotonic() + seconds
-        coroutine = protocol.bind_execute(statement, args, "", limit, with_status, NO_TIMEOUT)
-        return self.caller.step(coroutine, self.stream, deadline)
+            return self.run(self._bind_execute_in_a_task(statement, args, limit, timeout))
+        coroutine = protocol.bind_execute(statement, args, "", limit, True, NO_TIMEOUT)
+        return self.caller.step(coroutine, self.stream, self._deadline(timeout))
+
+    def _deadline(self, timeout: float | None) -> float | None:
+        """The end of a call that has so many seconds, or what the connection has."""
+        protocol: Any = self._protocol
+        seconds = protocol._get_timeout(timeout)
+        return None if seconds is None else time.monotonic() + seconds
 
     def simple_query(self, query: str, timeout: float | None) -> str:
         """Run statements without parameters; the status of the last one."""
@@ -184,7 +219,7 @@ class Wire(Connection):
         prepared._check_conn_validity("fetch")
         try:
             rows: list[Any]
-            rows, prepared._last_status, _ = self.bind_execute(prepared._state, args, limit, timeout, True)
+            rows, prepared._last_status, _ = self._bind_execute(prepared._state, args, limit, timeout)
             return rows
         except exceptions.OutdatedSchemaCacheError:
             self.run(self.reload_schema_state())
@@ -233,18 +268,23 @@ class Wire(Connection):
         self._check_open()
         return await self._execute(query, args, limit, timeout, return_status=with_status, record_class=record_class)
 
-    async def _bind_execute(self, statement: Any, args: Any, limit: int, timeout: Any, with_status: bool) -> Any:
+    async def _bind_execute_in_a_task(self, statement: Any, args: Any, limit: int, timeout: Any) -> Any:
         self._check_open()
         protocol: Any = self._protocol
-        return await protocol.bind_execute(statement, args, "", limit, with_status, timeout)
+        return await protocol.bind_execute(statement, args, "", limit, True, timeout)
 
     # its end
 
     def is_closed(self) -> bool:
         """Whether it is known to be unusable; that the server has closed it is seen without asking."""
-        if self.was_closed():
+        protocol: Any = self._protocol
+        if self._aborted or protocol is None or not protocol.is_connected():
             return True
-        if not self._has_ended():
+        try:
+            ended = self._state() != ESTABLISHED
+        except OSError:
+            ended = True
+        if not ended:
             return False
         if not self.caller.in_use.locked():
             self.caller.is_ending = True

@@ -6,7 +6,16 @@ from typing import Any
 
 from benchmarks.estimates import median_interval
 from benchmarks.machine import Machine
-from benchmarks.plans import ALL, ASYNCPG_POOL, BARE, OURS_ROUTED, PUBLISHED_ROUTED, SIZES, Situation
+from benchmarks.plans import (
+    ALL,
+    ASYNCPG_POOL,
+    OURS_LIMITED,
+    OURS_ROUTED,
+    PUBLISHED_ROUTED,
+    SIZES,
+    THREADED,
+    Situation,
+)
 from benchmarks.results import Gate, GateLine, Layers, Measured, Run, Table
 
 MACHINE = Machine("Some Processor", 2, True, 8.0, "Linux", "6.1", "glibc 2.36", "cpython 3.11.7", False)
@@ -48,17 +57,21 @@ def measured(client: str, throughput: float, cpu: float, *, p99: float = 300.0, 
 
 def table(situation: Situation, *, disturbed: bool = False) -> Table:
     """One in which we take as long as a bare connection, and everybody else twice as long."""
-    speeds = dict.fromkeys(ALL, 5000.0) | {BARE: 10000.0, OURS_ROUTED: 10000.0}
+    everybody = THREADED if situation.threaded else ALL
+    fast = (situation.base, OURS_ROUTED, OURS_LIMITED)
+    speeds = {name: 10000.0 if name in fast else 5000.0 for name in everybody}
     clients = [measured(name, speed, 4e5 / speed, disturbed=disturbed) for name, speed in speeds.items()]
     return Table(situation, tuple(clients), {"somebody": "no such module"})
 
 
 def run(*, disturbed: bool = False, sees_foreign: bool = True, size: str = "standard") -> Run:
-    """A run of three situations."""
+    """A run of three situations with tasks, and of two with threads."""
     situations = (
         Situation("uvloop", "read", 1, "own core"),
         Situation("uvloop", "read", 50, "own core"),
         Situation("uvloop", "insert", 50, "own core"),
+        Situation("threads", "read", 1, "own core"),
+        Situation("threads", "read", 8, "own core"),
     )
     tables = tuple(table(situation, disturbed=disturbed) for situation in situations)
     left_out = {"hasql": "not installed: pip install --group bench"}

@@ -50,6 +50,8 @@ def test_the_page_is_complete() -> None:
     text = report.page(made_up.run(), made_up.gate(), made_up.layers())
     assert "<<" not in text
     assert text.count("| asyncpg connection") == 3
+    assert "| psycopg connection |" in text.split("## Threads")[1]
+    assert "| psycopg connections, a thread each |" in text.split("## Threads")[1]
     assert "Without hasql: not installed" in text
     assert "Without somebody: no such module" in text
     assert "Some Processor, 2 cores, virtual machine" in text
@@ -86,7 +88,7 @@ def test_aims_are_judged_by_whole_intervals() -> None:
 
 
 def test_all_aims_are_on_the_page() -> None:
-    """Gate, sequential ratio, both pools at 50 tasks and the tail are each judged."""
+    """Gate, sequential ratio, both pools at 50 tasks, the tail and threads are each judged."""
     found = [(aim.what.split(",")[0], aim.verdict) for aim in aims.aims(made_up.run(), made_up.gate())]
     assert found == [
         ("client CPU added", "met"),
@@ -94,6 +96,8 @@ def test_all_aims_are_on_the_page() -> None:
         ("throughput ≥ 2.5 × asyncpg.Pool", "missed"),
         ("throughput ≥ 2 × picopyn 3.2.0", "met"),
         ("p99 ≤ 3 × p50", "met"),
+        ("client CPU ≤ 1.1 × a bare psycopg connection's", "met"),
+        ("throughput ≥ 1.5 × psycopg_pool", "met"),
     ]
 
 

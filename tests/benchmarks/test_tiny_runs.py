@@ -43,6 +43,36 @@ def test_a_situation_is_measured(server: BenchServer, operation: str, tasks: int
     assert not any(count for reason, count in routed.counted.items() if reason != "keyed")
 
 
+@pytest.mark.parametrize(("threads", "left_out"), [(1, {OURS, plans.OURS_LIMITED, plans.PSYCOPG_POOL}), (12, set())])
+def test_threads_are_measured(server: BenchServer, threads: int, left_out: set[str]) -> None:
+    """The same for callers that are threads; psycopg takes part where it is installed."""
+    names = tuple(name for name in plans.THREADED if name not in environment.left_out().keys() | left_out)
+    situation = Situation("threads", "read", threads, placements(server)[0])
+    table = measure(situation, names, server, SIZES["tiny"], Patience(0.0))
+    assert table.missing == {}
+    assert [measured.client for measured in table.measured] == list(names)
+    for measured in table.measured:
+        assert measured.median_throughput > 0
+        assert 0 < measured.p50 <= measured.p99
+    for name in {plans.OURS_ROUTED, plans.OURS_LIMITED} - left_out:
+        routed = table.of(name)
+        assert routed is not None
+        assert [reason for reason, count in routed.counted.items() if count] == ["keyed"]
+
+
+def test_an_error_in_a_thread_ends_the_worker(server: BenchServer) -> None:
+    """It is not taken for a slow client."""
+    situation = Situation("threads", "insert", 3, "free")
+    with Worker([OURS], situation, server, 1, None) as worker:
+        worker.wait_open()
+        server.ask("ALTER TABLE written RENAME TO hidden")
+        try:
+            with pytest.raises(WorkerFailed, match="picopyn: attempt 1"):
+                worker.block(0, 3, 0.02, ())
+        finally:
+            server.ask("ALTER TABLE hidden RENAME TO written")
+
+
 def test_a_client_that_cannot_take_part_is_left_out(server: BenchServer) -> None:
     """A peer that fails to open costs one line, not the run."""
     broken = BenchServer("postgresql://nobody@127.0.0.1:1/x", server.port, server.hosts, server.core, "")
@@ -88,6 +118,20 @@ def test_all_situations_of_a_run_differ() -> None:
     for name in ("loop", "operation", "placement"):
         assert len({getattr(situation, name) for situation in found}) == 2
     assert {situation.tasks for situation in found} == {1, 50, 200}
+
+
+def test_threads_have_situations_of_their_own() -> None:
+    """One thread where the client has a core and where it shares one, many where it has one; psycopg is the base."""
+    found = list(plans.thread_situations(SIZES["standard"], ("own core", "same core")))
+    assert [(one.tasks, one.placement) for one in found] == [
+        (1, "own core"),
+        (1, "same core"),
+        (8, "own core"),
+        (32, "own core"),
+    ]
+    assert found[2].title == "fetchrow by key, 8 threads, own core"
+    assert {one.base for one in found} == {plans.PSYCOPG}
+    assert plans.clients(found[0], plans.EVERYBODY) == plans.THREADED
 
 
 def test_the_published_picopyn_routes_inserts_only() -> None:

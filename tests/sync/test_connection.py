@@ -6,7 +6,11 @@ import gc
 import inspect
 import io
 import json
+import signal
+import threading
+import time
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -352,3 +356,41 @@ async def test_inside_a_running_event_loop_it_works(server: PostgresServer) -> N
             connection.executemany("SELECT $1::int", [(1,), (2,)])
     assert asyncio.current_task() is task
     await asyncio.sleep(0)
+
+
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="the system has no timers that send signals")
+def test_signals_do_not_put_off_a_deadline(connection: Connection) -> None:
+    """Not even those that come more often than the wait is long."""
+    connection.fetchval("SELECT pg_sleep($1)", 0)
+    heard: list[int] = []
+    before = signal.signal(signal.SIGALRM, lambda number, _: heard.append(number))
+    signal.setitimer(signal.ITIMER_REAL, 0.02, 0.02)
+    try:
+        with pytest.raises(TimeoutError):
+            connection.fetchval("SELECT pg_sleep($1)", 60, timeout=0.5)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert heard
+    assert connection.fetchval("SELECT $1::int", 1) == 1
+
+
+def test_deadlines_of_other_threads(connection: Connection, measured: Callable[[str, object], None]) -> None:
+    """There the system itself ends the wait; long ones and short ones in turn, and what comes in time is no matter."""
+    connection.fetchval("SELECT pg_sleep($1)", 0)
+    ended: list[str] = []
+
+    def work() -> None:
+        for turn, timeout in enumerate((0.2, 30.0, 0.05, 0.3)):
+            began = time.monotonic()
+            try:
+                connection.fetchval("SELECT pg_sleep($1)", 60 if timeout < 1 else 0, timeout=timeout)
+                ended.append(f"{turn} answered")
+            except TimeoutError:
+                ended.append(f"{turn} ended")
+                measured(f"timeout of {timeout} s", time.monotonic() - began)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert ended == ["0 ended", "1 answered", "2 ended", "3 ended"]

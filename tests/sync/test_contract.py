@@ -69,9 +69,7 @@ def test_a_prepared_statement_is_executed_with_one_message_and_one_wait(connecti
     future = coroutine.send(None)
     assert future.get_loop() is wire.caller
     assert len(wire.stream._unsent) == 1
-    wire.stream.flush()
-    while not future.done():
-        wire.stream.receive(None)
+    wire.stream.exchange(future, None)
     with pytest.raises(StopIteration) as finished:
         coroutine.send(None)
     assert finished.value.value == ([(7,)], None, False)

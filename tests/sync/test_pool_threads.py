@@ -15,8 +15,9 @@ import pytest
 
 from picopyn.errors import ConfigError, PoolClosed, UsageError
 from picopyn.observe import ConnectionClosed
-from picopyn.sync import Pool
+from picopyn.sync import Connection, Pool
 from picopyn.sync.acquired import AcquiredConnection
+from picopyn.sync.duplex_socket import ESTABLISHED
 from picopyn.testing import PostgresServer
 from tests.postgres.nodes import Nodes
 from tests.sync.conftest import until
@@ -61,6 +62,27 @@ def test_fifty_threads_share_ten_connections_fairly(
         measured("slowest thread against the mean", min(counts) / mean)
         assert min(counts) >= 0.5 * mean
         assert pool.stats().acquire_timeouts == 0
+
+
+def test_a_connection_that_ends_on_its_way_is_not_used(server: PostgresServer, admin: Connection) -> None:
+    """Whoever waited for it gets the next one; the one that was given back is dropped before anything is sent."""
+    with opened(server, min_size=1, max_size=1) as pool:
+        held = pool.acquire().take()
+        pid = held.get_server_pid()
+        answers: list[int] = []
+
+        def wait() -> None:
+            answers.append(pool.fetchval("SELECT $1::int", 7, timeout=20, idempotent=False))
+
+        waiting = threading.Thread(target=wait)
+        waiting.start()
+        until(lambda: pool.stats().waiting == 1)
+        admin.execute(f"SELECT pg_terminate_backend({pid})")
+        until(lambda: held._wire.stream.state() != ESTABLISHED)
+        held.release()
+        waiting.join()
+        assert answers == [7]
+        assert pool.stats().retries == {}
 
 
 def test_hooks_are_plain_functions(server: PostgresServer) -> None:

@@ -15,6 +15,7 @@ while the first one lives: the other way leads over the first zone to the same l
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from random import Random
 from typing import Final
 
@@ -24,6 +25,8 @@ from picopyn.routing.plan import Candidate, Plan, Planner, Role
 from picopyn.topology import Node
 from picopyn.topology.tablet_map import TabletMap
 
+#: Plans that are kept under another reason; each keeps the one it was made from, so that its identity stays its own.
+_MOST_NAMED: Final = 256
 _REPLICAS: Final = (Role.REPLICA, Role.PREFER_REPLICA)
 
 
@@ -65,7 +68,7 @@ class TabletPlanner(Planner):
     """
 
     by_tablets = True
-    __slots__ = ("_led", "_placed", "_table", "_tablets", "_welcome")
+    __slots__ = ("_led", "_named", "_placed", "_table", "_tablets", "_welcome")
 
     def __init__(
         self,
@@ -82,6 +85,7 @@ class TabletPlanner(Planner):
         self._welcome = welcome
         self._tablets: TabletMap | None = None
         self._led: dict[tuple[str, str], Plan] = {}
+        self._named: dict[tuple[int, str], tuple[Plan, Plan]] = {}
 
     def for_bucket(self, tier: str, bucket: int, role: Role, read: bool, reason: str = "keyed") -> Plan:
         """Plan a call whose statement touches one hash code of a table."""
@@ -104,6 +108,18 @@ class TabletPlanner(Planner):
         if len(leaders) == 1:
             return self.for_bucket(tier, next(iter(leaders.values())), role, read, "key_set")
         return self.beside(role, "spread")
+
+    def beside(self, role: Role, reason: str) -> Plan:
+        """Plan a call that does not go to a leader, to be counted under a reason; the same plan is named once."""
+        plan = self._placed.for_host(role)
+        if plan.wait is not None or plan.reason != "any":
+            return plan
+        known = self._named.get((id(plan), reason))
+        if known is None or known[0] is not plan:
+            if len(self._named) >= _MOST_NAMED:
+                self._named.clear()
+            known = self._named[id(plan), reason] = (plan, replace(plan, reason=reason))
+        return known[1]
 
     def for_host(self, role: Role) -> Plan:
         """Plan a call of which nothing is to be known."""

@@ -133,6 +133,7 @@ def test_everything_else_is_placed() -> None:
         "spread",
         "any",
     ]
+    assert planner.beside(Role.LEADER, "not_keyed") is planner.beside(Role.LEADER, "not_keyed")
     assert planner.anywhere().candidates[0].node.uuid == "c"
     empty = Planner(TopologySnapshot(), Health(), NODES.__getitem__, Random(1), hangs=False)
     assert empty.beside(Role.LEADER, "unlearned").wait is Wait.NODES

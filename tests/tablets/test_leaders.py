@@ -234,3 +234,42 @@ async def test_a_table_that_is_made_again_is_learned_again(sharded: Sharded, ope
     while (await pool.explain_route("SELECT 1 FROM t WHERE id = $1", 1)).key_parameters:
         await pool.fetchval("SELECT pg_sleep(0.02)")
     assert (await pool.explain_route(by_text, "a")).key_parameters == ((1,),)
+
+
+@both
+async def test_leaders_are_known_by_other_addresses_than_those_dialled(sharded: Sharded, open_pool: OpenPool) -> None:
+    """From outside nodes have public addresses; the list of servers says which node a private one means."""
+    await sharded.everywhere(
+        "CREATE FUNCTION yb_servers() RETURNS TABLE (host text, port bigint, uuid text) LANGUAGE sql AS "
+        f"$$ VALUES ('10.0.0.0', 5433::bigint, '{sharded.ports[0]}'), ('10.0.0.1', 5433, '{sharded.ports[1]}'), "
+        f"('10.0.0.2', 5433, '{sharded.ports[2]}') $$"
+    )
+    for node in range(3):
+        await sharded.everywhere(
+            "UPDATE tablets SET leader = $2 WHERE leader = $1", sharded.address(node), f"10.0.0.{node}:5433"
+        )
+    pool = await open_pool(**options(sharded))
+    await learn(pool, INSERT)
+    for key in range(30):
+        await pool.execute(INSERT, key, "x")
+    assert await sharded.kept() == [set(keys_of(node, range(30))) for node in range(3)]
+
+
+@both
+async def test_servers_that_refuse_to_tell_cost_a_call_nothing(sharded: Sharded, open_pool: OpenPool) -> None:
+    """A release without what is asked for, or a user without rights: the text is asked about again later."""
+    await sharded.everywhere("DROP FUNCTION yb_table_properties")
+    pool = await open_pool(**options(sharded))
+    assert (await pool.explain_route(READ, 1)).kind is None
+    assert await pool.fetchval(READ, 1) is None
+    stats = pool.stats()
+    assert stats.calls["unlearned"] == 1
+    assert stats.metadata.lost == 1
+
+
+@both
+async def test_a_table_that_is_not_there_yet_is_asked_about_again(sharded: Sharded, open_pool: OpenPool) -> None:
+    """Nothing is remembered about it."""
+    pool = await open_pool(**options(sharded))
+    assert (await pool.explain_route("SELECT 1 FROM later WHERE id = $1", 1)).kind is None
+    assert pool.stats().metadata.cached == 0

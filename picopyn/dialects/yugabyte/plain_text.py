@@ -52,7 +52,13 @@ def plain_text(text: str) -> str | None:
         return None
     if any(token == ";" for _, token in tokens) or not _is_shallow(tokens):
         return None
-    return "".join(" " if kind == "space" else token for kind, token in tokens).strip()
+    return "".join(map(_written, tokens)).strip()
+
+
+def _written(token: tuple[str, str]) -> str:
+    """A token as it is passed on; after a parameter comes a blank, for `$1,$` begins a quoted text to some."""
+    kind, text = token
+    return " " if kind == "space" else f"{text} " if kind == "parameter" else text
 
 
 def _tokens(text: str) -> Iterator[tuple[str, str]]:

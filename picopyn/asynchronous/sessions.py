@@ -165,10 +165,12 @@ def refuse_unsupported(settings: PoolSettings, dialect: Dialect) -> None:
     """Refuse settings that this kind of server does not have.
 
     Raises:
-        ConfigError: It has no statement timeout.
+        ConfigError: It has no statement timeout, or no way to refuse what it would have to send on.
     """
     if settings.statement_timeout is not None and Capability.STATEMENT_TIMEOUT not in dialect.capabilities:
         raise ConfigError(f"statement_timeout: {dialect.name} has none; use command_timeout")
+    if settings.strict_routing and Capability.STRICT_CONNECTIONS not in dialect.capabilities:
+        raise ConfigError(f"strict_routing: {dialect.name} sends no statement on, so there is nothing to refuse")
 
 
 def _is_unsupported(error: asyncpg.PostgresError) -> bool:

@@ -183,7 +183,7 @@ def refuse_unsupported(settings: PoolSettings, dialect: Dialect) -> None:
     Where a YugabyteDB was meant and a PostgreSQL answers, that is only told: the same connection string may serve both.
 
     Raises:
-        ConfigError: It has no statement timeout, or no places.
+        ConfigError: It has no statement timeout, no places, or no way to refuse what it would have to send on.
     """
     if Capability.LISTED_SERVERS not in dialect.capabilities:
         said = set_for_places(settings)
@@ -193,6 +193,8 @@ def refuse_unsupported(settings: PoolSettings, dialect: Dialect) -> None:
             raise ConfigError([f"{name} is for YugabyteDB, not for {dialect.name}" for name in said])
     if settings.statement_timeout is not None and Capability.STATEMENT_TIMEOUT not in dialect.capabilities:
         raise ConfigError(f"statement_timeout: {dialect.name} has none; use command_timeout")
+    if settings.strict_routing and Capability.STRICT_CONNECTIONS not in dialect.capabilities:
+        raise ConfigError(f"strict_routing: {dialect.name} sends no statement on, so there is nothing to refuse")
 
 
 def _tell_of_places(settings: PoolSettings, said: list[str]) -> None:

@@ -38,6 +38,7 @@ class Capability(Enum):
     SHARDED = "statements have owners"
     FORWARDING_NEEDS_EVERY_LEADER = "a statement not executed at its owner hangs while a leader of its tier is dead"
     SELECTS_HAVE_NO_EFFECT = "every SELECT may be repeated"
+    STRICT_CONNECTIONS = "a connection can be told to refuse what it would have to send on"
     TRANSACTIONS = "BEGIN means something"
     STATEMENT_TIMEOUT = "statement_timeout is a start-up key"
     CATALOG = "types are described in pg_catalog"

@@ -35,7 +35,8 @@ def explain(
         reason=f"{route.reason}; {plan.reason}" if route is not None and route.reason else plan.reason,
         tier=tier,
         key_parameters=tuple(
-            tuple(part.parameter + 1 for part in key if part.literal is None) for key in (route.keys if route else ())
+            tuple(0 if part.literal is not None else part.parameter + 1 for part in key)
+            for key in (route.keys if route else ())
         ),
         parameter_types=metadata.parameter_oids if metadata is not None else (),
         buckets=buckets,

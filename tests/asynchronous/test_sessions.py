@@ -154,6 +154,10 @@ def test_hooks_and_times_are_checked_when_the_pool_is_made() -> None:
         Pool("postgresql://u@h/", init=print, after_connect=repr)
     with pytest.raises(ConfigError, match="picodata has none"):
         Pool("postgresql://u@h/", dialect="picodata", statement_timeout=1)
+    with pytest.raises(ConfigError, match="strict_routing: postgres sends no statement on"):
+        Pool("postgresql://u@h/", dialect="postgres", strict_routing=True)
+    with pytest.raises(ConfigError, match="strict_routing must be"):
+        Pool("postgresql://u@h/", strict_routing="yes")
     with pytest.raises(ConfigError, match="setting of its own"):
         Pool("postgresql://u@h/", server_settings={"statement_timeout": "1"})
 

@@ -11,7 +11,7 @@ import pytest
 
 from picopyn.routing.route import RouteKind
 from picopyn.stats import PoolStats
-from picopyn.testing import PicodataCluster, UserShape
+from picopyn.testing import PicodataCluster
 from tests.contract.conftest import OpenPool
 from tests.threads import FACADES
 
@@ -191,11 +191,14 @@ async def test_routes_are_learned_from_every_accent(
     picopyn_cluster_factory: Factory, open_pool: OpenPool, version: str, user: str
 ) -> None:
     """25.6 names in its notices what its plans do not; 26.2 prints boxes; rights on system tables are not needed."""
-    cluster = picopyn_cluster_factory(version=version, users=(UserShape("bare", "Secret-123"),))
+    cluster = picopyn_cluster_factory(version=version)
+    if user != "admin":
+        user = f"bare_{random.getrandbits(32)}"
+        cluster.create_user(user, "Secret-123")
     table = f"learned_{random.getrandbits(32)}"
     cluster.execute(f"CREATE TABLE {table} (id INT PRIMARY KEY, v INT)")
     for right in ("READ", "WRITE"):
-        cluster.execute(f"GRANT {right} ON TABLE {table} TO bare")
+        cluster.execute(f"GRANT {right} ON TABLE {table} TO {user}")
     pool = await open_pool(cluster.dsn_for(user), strict_routing=True, acquire_timeout=30)
     texts = {
         f"INSERT INTO {table} VALUES ($1, 0)": RouteKind.KEYED,

@@ -32,6 +32,7 @@ def test_it_is_a_dialect() -> None:
         Capability.SHARDED,
         Capability.FORWARDING_NEEDS_EVERY_LEADER,
         Capability.SELECTS_HAVE_NO_EFFECT,
+        Capability.STRICT_CONNECTIONS,
     }
 
 

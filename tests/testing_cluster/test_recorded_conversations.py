@@ -37,6 +37,27 @@ UNEQUAL_ELSEWHERE: dict[tuple[str, str], str] = {
     ): "the embedded cluster has only the system tables that the facts describe",
 }
 
+#: Statements of section "simple" whose answers the renaming itself changes: it replaces a number that is counted,
+#: computed or written in a decimal, or half of what a text and its answer have in common.
+CHANGED_BY_RENAMING = {
+    "SELECT 'x' as y, 1.5, true, null",
+    "INSERT INTO t1 VALUES ('x', 'a')",
+    "SELECT id, name, bucket_id FROM t1 WHERE id = 1",
+    "SELECT count(*) FROM t1",
+    "SELECT sum(id), avg(id), max(name) FROM t1",
+    "SELECT * FROM t1 ORDER BY id LIMIT 1",
+    "SELECT * FROM t1 WHERE bucket_id = 1934",
+    "INSERT INTO t1 SELECT id + 100, name FROM t1",
+    "SELECT id FROM t1 OPTION (SQL_MOTION_ROW_MAX = 1)",
+    "SELECT * FROM t1 OPTION (SQL_VDBE_OPCODE_MAX = 1)",
+    "EXPLAIN SELECT * FROM t2 WHERE c = 1 AND b = '2'",
+    "SELECT * FROM t1 WHERE _pico_bucket('default') IS NULL",
+    "SELECT name, distribution, format FROM _pico_table WHERE name = 't2'",
+    "CREATE USER weak WITH PASSWORD 'a'",
+    'SELECT "id" FROM "t1"',
+    "SELECT ID FROM T1",
+}
+
 Factory = Callable[..., PicodataCluster]
 
 
@@ -99,5 +120,6 @@ def test_other_versions_are_answered_as_they_answered(picopyn_fresh_cluster: Fac
 def test_recorded_conversations_hold_for_other_names_and_literals(picopyn_fresh_cluster: Factory) -> None:
     """Tables, columns and literals are renamed on both sides: answers are not looked up."""
     player = Player(recorded_cluster(picopyn_fresh_cluster), other_names())
-    found = unequal(player, [section for section in SECTIONS if section not in ("startup", "auth", "simple")])
-    assert found.keys() <= UNEQUAL.keys(), found
+    found = unequal(player, [section for section in SECTIONS if section not in ("startup", "auth")])
+    changed = {("simple", text) for text in CHANGED_BY_RENAMING}
+    assert found.keys() <= UNEQUAL.keys() | changed, found

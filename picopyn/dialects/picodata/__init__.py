@@ -130,5 +130,6 @@ _CAPABILITIES = frozenset(
         Capability.SHARDED,
         Capability.FORWARDING_NEEDS_EVERY_LEADER,
         Capability.SELECTS_HAVE_NO_EFFECT,
+        Capability.STRICT_CONNECTIONS,
     }
 )

@@ -19,6 +19,7 @@ What runs over the asynchronous pool only, and why:
 - Held connections that are forgotten, foreign, or hear notifications: `tests/sync/test_pool_threads.py`. So are
   observers that call back: they run on the pool's own thread.
 - Hooks without end, and such that cancel themselves: nobody can stop a plain function between two statements.
+- Closing in the moment in which a reset is sent: a CancelRequest of a thread may overtake it, and the server goes on.
 - A thousand idle waiters, a noise of stale ones: a thousand threads measure the system.
 - `postgres/test_short_way.py`: asyncpg's calls without a task; `sync/wire.py` has a way of its own:
   `tests/sync/test_contract.py`, `test_connection.py`, `test_faults.py`.

@@ -1,7 +1,8 @@
 """The pool of threads behind the names of the asynchronous one, so that the same test bodies run over both.
 
 Every call is made in a thread of its own and awaited. Nothing is added: arguments, results and errors pass through.
-A body runs over both with `@pytest.mark.parametrize("facade", FACADES, indirect=True)`.
+A body runs over both with `@pytest.mark.parametrize("facade", FACADES, indirect=True)`; where it has many cases of
+which a few tell all that is different about threads, with `over_both`.
 
 What runs over the asynchronous pool only, and why:
 
@@ -18,9 +19,12 @@ What runs over the asynchronous pool only, and why:
 - Held connections that are forgotten, foreign, or hear notifications: `tests/sync/test_pool_threads.py`. So are
   observers that call back: they run on the pool's own thread.
 - Hooks without end, and such that cancel themselves: nobody can stop a plain function between two statements.
+- Closing in the moment in which a reset is sent: a CancelRequest of a thread may overtake it, and the server goes on.
 - A thousand idle waiters, a noise of stale ones: a thousand threads measure the system.
 - `postgres/test_short_way.py`: asyncpg's calls without a task; `sync/wire.py` has a way of its own:
   `tests/sync/test_contract.py`, `test_connection.py`, `test_faults.py`.
+- Roles of hosts, passwords and words of a connection string, in part: what follows roles, and what reads strings, are
+  the same objects.
 - Connections dialled by hand (`tls/test_connections.py`, `tls/test_scenarios.py`): `tests/sync/test_tls.py`.
 - `contract/test_leftovers.py`: tasks; threads that are left are looked for after every test of `tests/sync`.
 """
@@ -30,16 +34,25 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import inspect
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from types import TracebackType
 from typing import Any
 
+import pytest
+
 from picopyn import sync
 
 #: Names of the two facades, for `pytest.mark.parametrize("facade", FACADES, indirect=True)`.
 FACADES = ("asynchronous", "sync")
+
+
+def over_both(name: str, values: Iterable[Any], *, sync: Iterable[Any]) -> pytest.MarkDecorator:
+    """A body that runs over the asynchronous pool with all values of a parameter, over that of threads with some."""
+    pairs = [*(("asynchronous", value) for value in values), *(("sync", value) for value in sync)]
+    return pytest.mark.parametrize(("facade", name), pairs, indirect=["facade"])
+
 
 #: What neither facade waits for.
 _AT_ONCE = {

@@ -110,13 +110,29 @@ def is_callers(error: BaseException) -> bool:
 
 def mark_origin(error: BaseException, loan: object, fault: Fault) -> None:
     """Note on which loan an error came, and what it means."""
-    error.__dict__[_ORIGIN] = loan, fault
+    error.__dict__[_ORIGIN] = _Origin(loan, fault)
 
 
 def meaning(error: BaseException, loan: object) -> Fault | None:
     """What an error means that came on this loan; None when it came from elsewhere."""
-    origin, fault = error.__dict__.get(_ORIGIN, (None, None))
-    return fault if origin is loan else None
+    origin: _Origin = error.__dict__.get(_ORIGIN, _NOWHERE)
+    return origin.fault if origin.loan is loan else None
+
+
+class _Origin:
+    """On which loan an error came, and what it means. A copy of the error, made from a pickle, came on none."""
+
+    __slots__ = ("fault", "loan")
+
+    def __init__(self, loan: object, fault: Fault | None) -> None:
+        self.loan = loan
+        self.fault = fault
+
+    def __reduce__(self) -> tuple[type[_Origin], tuple[None, None]]:
+        return _Origin, (None, None)
+
+
+_NOWHERE: Final = _Origin(None, None)
 
 
 def transaction_timed_out(timeout: float, node: Node | None, *, undecided: bool) -> CallTimeout:

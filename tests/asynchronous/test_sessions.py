@@ -208,7 +208,6 @@ async def test_a_reset_that_hangs_costs_the_connection(watch: Watch, monkeypatch
         await watch.agrees(pool)
 
 
-@pytest.mark.parametrize("facade", FACADES, indirect=True)
 async def test_closing_does_not_wait_for_resets(watch: Watch, monkeypatch: pytest.MonkeyPatch) -> None:
     """They end with the pool."""
     monkeypatch.setattr(sessions, "RESET", ("SELECT pg_sleep(30)",))

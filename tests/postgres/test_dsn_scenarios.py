@@ -22,7 +22,7 @@ from picopyn.observe import Event
 from picopyn.testing import PostgresServer
 from tests.postgres.conftest import OpenPool, set_password
 from tests.postgres.nodes import Nodes
-from tests.threads import FACADES
+from tests.threads import FACADES, over_both
 
 Put = Callable[[Mapping[str, str]], None]
 
@@ -35,8 +35,7 @@ def conninfo_quoted(text: str) -> str:
     return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
-@pytest.mark.parametrize("facade", FACADES, indirect=True)
-@pytest.mark.parametrize("password", [*dict.fromkeys(CHARACTERS), CHARACTERS, SECRET])
+@over_both("password", [*dict.fromkeys(CHARACTERS), CHARACTERS, SECRET], sync=[CHARACTERS])
 async def test_dsn_password_special(
     strict_servers: list[PostgresServer], open_pool: OpenPool, environment: Put, password: str
 ) -> None:
@@ -69,8 +68,7 @@ def test_dsn_password_special_that_was_not_encoded(monkeypatch: pytest.MonkeyPat
     assert not looked_up
 
 
-@pytest.mark.parametrize("facade", FACADES, indirect=True)
-@pytest.mark.parametrize("password", ["w:o", "r#d", "a+b", "q&=", "x y", "it's", 'a"b', "b\\c", "ü日"])
+@over_both("password", ["w:o", "r#d", "a+b", "q&=", "x y", "it's", 'a"b', "b\\c", "ü日"], sync=["w:o", "ü日"])
 async def test_dsn_password_special_that_needs_no_code(
     strict_servers: list[PostgresServer], open_pool: OpenPool, environment: Put, password: str
 ) -> None:
@@ -285,8 +283,7 @@ def passfile(strict_servers: list[PostgresServer], tmp_path: Path) -> Path:
     return file
 
 
-@pytest.mark.parametrize("facade", FACADES, indirect=True)
-@pytest.mark.parametrize("named", ["word", "variable", "home"])
+@over_both("named", ["word", "variable", "home"], sync=["home"])
 async def test_dsn_environment_each_host_has_its_own_line_of_the_password_file(
     strict_servers: list[PostgresServer],
     open_pool: OpenPool,
@@ -310,8 +307,7 @@ async def test_dsn_environment_each_host_has_its_own_line_of_the_password_file(
     assert {await pool.fetchval("SELECT inet_server_port()") for _ in range(40)} == {s.port for s in strict_servers}
 
 
-@pytest.mark.parametrize("facade", FACADES, indirect=True)
-@pytest.mark.parametrize("flaw", ["mode", "directory", "missing", "unreadable home", "no home"])
+@over_both("flaw", ["mode", "directory", "missing", "unreadable home", "no home"], sync=["mode", "missing"])
 async def test_dsn_environment_a_password_file_that_cannot_be_used_is_ignored(
     pool_class: Any,
     strict_servers: list[PostgresServer],

@@ -27,7 +27,7 @@ from picopyn.testing.scripted_server import Talk
 from tests.asynchronous.servers import Watch, count
 from tests.postgres.conftest import OpenPool, until
 from tests.postgres.nodes import Nodes
-from tests.threads import FACADES
+from tests.threads import FACADES, over_both
 
 
 def descriptors() -> int:
@@ -108,8 +108,7 @@ class Welcoming:
         await self.script.play(talk)
 
 
-@pytest.mark.parametrize("facade", FACADES, indirect=True)
-@pytest.mark.parametrize("sqlstate", ["0A000", "42883", "42601", "XX000", "25006"])
+@over_both("sqlstate", ["0A000", "42883", "42601", "XX000", "25006"], sync=["42601"])
 async def test_pool_reset_unsupported_by_a_server_that_knows_none_of_it(open_pool: OpenPool, sqlstate: str) -> None:
     """It is asked for each text once, at the first release; no caller is told, and the session stays."""
     script = Grudging(sqlstate)
@@ -173,8 +172,7 @@ STAGES = (
 )
 
 
-@pytest.mark.parametrize("facade", FACADES, indirect=True)
-@pytest.mark.parametrize("stage", STAGES)
+@over_both("stage", STAGES, sync=["the start-up packet", "the second round", "ReadyForQuery"])
 async def test_timeout_accept_never_answer_at_any_stage(pool_class: Any, stage: str, full_size: bool) -> None:
     """Each attempt ends with a time-out, the server sees the socket close, and nothing of the attempts is left."""
     script, attempts = Falling(stage), 100 if full_size else 15
@@ -197,8 +195,7 @@ async def test_timeout_accept_never_answer_at_any_stage(pool_class: Any, stage: 
         assert len(asyncio.all_tasks()) == tasks
 
 
-@pytest.mark.parametrize("facade", FACADES, indirect=True)
-@pytest.mark.parametrize("stage", STAGES[:-1])
+@over_both("stage", STAGES[:-1], sync=["the second round"])
 async def test_timeout_accept_never_answer_while_acquiring(pool_class: Any, stage: str) -> None:
     """A pool that has a connection wants another one, and the server falls silent: the wait ends, the pool is whole."""
     silent, welcome = Falling(stage), [Welcoming(Grudging("0A000"))]

@@ -153,8 +153,20 @@ gc.collect()
     assert "was never closed: use `with`, or `pool.close()`" in done.stderr
 
 
-@pytest.mark.parametrize("options", [(), DEVELOPMENT, STRICT], ids=["plain", "development", "warnings are errors"])
-@pytest.mark.parametrize("end", ["", "raise SystemExit(3)", "held = pool.acquire().take()", "del pool; gc.collect()"])
+HELD = "held = pool.acquire().take()"
+
+
+@pytest.mark.parametrize(
+    ("end", "options"),
+    [
+        ("", ()),
+        (HELD, ()),
+        ("raise SystemExit(3)", DEVELOPMENT),
+        (HELD, DEVELOPMENT),
+        ("", STRICT),
+        ("del pool; gc.collect()", STRICT),
+    ],
+)
 def test_the_end_of_the_process_with_a_pool_that_is_open(
     end: str, options: tuple[str, ...], server: PostgresServer
 ) -> None:

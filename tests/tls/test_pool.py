@@ -11,7 +11,7 @@ import pytest
 from picopyn.asynchronous import Pool
 from picopyn.errors import AuthenticationFailed, NoNodeAvailable
 from picopyn.testing import FaultProxy, PostgresServer, TlsFront, tls_only
-from tests.threads import FACADES
+from tests.threads import FACADES, over_both
 from tests.tls.certificates import Authority
 from tests.tls.fronted import Fronted
 
@@ -32,8 +32,7 @@ async def use(pool: Pool) -> None:
     assert explained.direct
 
 
-@pytest.mark.parametrize("facade", FACADES, indirect=True)
-@pytest.mark.parametrize("mode", ["prefer", "require", "verify-ca", "verify-full"])
+@over_both("mode", ["prefer", "require", "verify-ca", "verify-full"], sync=["verify-full"])
 async def test_every_connection_is_encrypted(
     mode: str, picopyn_cluster: Any, pool_class: Any, authority: Authority
 ) -> None:
@@ -50,8 +49,7 @@ async def test_every_connection_is_encrypted(
         assert all(TLS in fronted.openings[name] for name in leaders)
 
 
-@pytest.mark.parametrize("facade", FACADES, indirect=True)
-@pytest.mark.parametrize("mode", ["disable", "allow", "prefer"])
+@over_both("mode", ["disable", "allow", "prefer"], sync=["prefer"])
 async def test_a_cluster_without_tls_is_used_in_plain_text(mode: str, picopyn_cluster: Any, pool_class: Any) -> None:
     """`disable` never asks, `prefer` asks each time and takes no for an answer."""
     with Fronted(picopyn_cluster, lambda number, address: TlsFront(), pool_class) as fronted:
@@ -136,9 +134,8 @@ async def test_a_node_whose_hand_shake_hangs_delays_nobody(
                 assert await pool.fetchval("SELECT 1") == 1
 
 
-@pytest.mark.parametrize("facade", FACADES, indirect=True)
 @pytest.mark.parametrize("dialect", ["auto", "postgres"])
-@pytest.mark.parametrize("mode", ["allow", "prefer", "verify-full"])
+@over_both("mode", ["allow", "prefer", "verify-full"], sync=["allow"])
 async def test_a_plain_postgresql_with_tls_only(
     pool_class: Any, mode: str, dialect: str, server: PostgresServer, authority: Authority
 ) -> None:

@@ -125,8 +125,8 @@ class Executor:
                         if deadline is None:
                             result = await send(request.query, *request.args)
                         else:
-                            left = deadline - self._now()
-                            result = await send(request.query, *request.args, timeout=left if left > 0.001 else 0.001)
+                            left = max(deadline - self._now(), 0.001)
+                            result = await send(request.query, *request.args, timeout=left)
                     except BaseException as error:
                         verdict, result = await self._recover(request, pool, link, error)
                     if verdict is _ANSWERED:

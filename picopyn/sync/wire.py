@@ -187,9 +187,14 @@ class Wire(Connection):
         with_status: bool,
         seconds: float | None,
     ) -> Any:
-        """Several requests, perhaps, of which asyncpg would give each all of the time."""
+        """Several requests, perhaps, of which asyncpg would give each all of the time.
+
+        While one is being cancelled it is asyncpg that has to give up: it then drops the connection.
+        """
         if seconds is not None:
             timeout = seconds
+        if self._telling is not None:
+            seconds = None
         return self.run(self._request(query, args, limit, timeout, record_class, with_status), seconds)
 
     def _bind_execute(self, statement: Any, args: tuple[Any, ...], limit: int, timeout: float | None) -> Any:

@@ -205,7 +205,8 @@ class Cluster:
     def is_ready(self, leaders: int | None, replicas: int | None) -> bool:
         """Whether so many leaders and other nodes are connected; None for one: 0 of them, None for both: all."""
         nodes, heads = self.planner.homes(), self.snapshot.nodes(role="leader")
-        others = [node for node in nodes if node not in heads]
+        # a host that has not told its role yet gets no calls, so it does not count
+        others = [node for node in nodes if node not in heads and (self.hosts is None or node.replicaset_uuid)]
         if leaders is None and replicas is None:
             return bool(nodes) and all(map(self._is_connected, nodes))
         connected_heads, connected_others = (sum(map(self._is_connected, part)) for part in (heads, others))

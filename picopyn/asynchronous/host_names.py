@@ -91,6 +91,16 @@ class HostNames:
         return tuple(hosts.values())
 
 
+async def addresses_behind(host: str, port: int) -> Sequence[str]:
+    """The addresses of a name, those of one family; none for what is no name, or cannot be looked up."""
+    if not _is_name(host):
+        return ()
+    try:
+        return _one_family(await _look_up(host, port))
+    except OSError:  # who dials it is told
+        return ()
+
+
 def _is_name(host: str) -> bool:
     if host.startswith("/"):
         return False

@@ -70,11 +70,16 @@ class Reach:
 
     def plain(self, address: Address) -> Connection | None:
         """The connection that exists already, if it leads there; for servers whose connections serve every purpose."""
-        introduced = self._introduced
-        if introduced is None or introduced.endpoint != address or Capability.SHARDED in self._dialect.capabilities:
+        introduced, sharded = self._introduced, Capability.SHARDED in self._dialect.capabilities
+        if introduced is None or sharded or not self._leads(introduced, address):
             return None
         self._introduced = None
         return None if introduced.is_closed() else introduced
+
+    def _leads(self, connection: Connection, address: Address) -> bool:
+        """Whether a connection leads to an address, which may be a name."""
+        endpoint = connection.endpoint
+        return endpoint == address or (self._dialer.names.get(endpoint), endpoint[1]) == address
 
     async def topology(self) -> Connection | None:
         """A connection to read the topology with, or None when no node can be reached."""
@@ -134,7 +139,8 @@ class Reach:
     ) -> Connection:
         failed: dict[Address, str] = {}
         connection: Connection | None = None
-        answering = awake([group for group in groups if group], self._connect_timeout, failed, self._dialer.knock)
+        asked = [group for group in groups if group]
+        answering = awake(asked, self._connect_timeout, failed, self._dialer.names, self._dialer.knock)
         try:
             connection = await self._first(answering, purpose, on_notice, failed)
         finally:

@@ -14,7 +14,7 @@ import functools
 import getpass
 import logging
 import ssl
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, MutableMapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +24,7 @@ from picopyn.asynchronous import tls
 from picopyn.asynchronous.background import unlamented
 from picopyn.asynchronous.config_files import PasswordFile
 from picopyn.asynchronous.connection import Connection, NamelessConnection
+from picopyn.asynchronous.name_seeds import first_to_answer
 from picopyn.asynchronous.pace import Pace
 from picopyn.asynchronous.socket_options import set_options
 from picopyn.dialects.base import Capability, Dialect, Purpose
@@ -148,7 +149,7 @@ class Dialer:
         """Refuse to send credentials that a server has refused, until it is time to try them once more."""
         if self.credentials.wait(address, _now()) is None:
             return
-        await _first_word(address, self._settings.connect_timeout, 0.0, self.knock)
+        await _first_word(address, self._settings.connect_timeout, self.knock)
         wait = self.credentials.wait(address, _now())
         if wait:
             raise AuthenticationFailed(f"{self.credentials.refusal}; the credentials are sent again in {wait:.0f} s")
@@ -321,21 +322,29 @@ _KNOCK = Knock(tls.SSL_REQUEST, closing_counts=False)
 
 
 async def awake(
-    groups: Sequence[Sequence[Address]], timeout: float, failed: dict[Address, str], knock: Knock = _KNOCK
+    groups: Sequence[Sequence[Address]],
+    timeout: float,
+    failed: dict[Address, str],
+    names: MutableMapping[Address, str],
+    knock: Knock = _KNOCK,
 ) -> AsyncGenerator[Address, None]:
     """Ask addresses in parallel whether somebody answers; yield those that do, in the order of their answers.
+
+    Of a name with several addresses, the first one that answers is yielded.
 
     Args:
         groups: Whom to ask; each group is asked `STAGGER` seconds after the one before it.
         timeout: Limit for each answer (seconds).
         failed: Receives the reason for every address that did not answer.
+        names: Receives the name under which an address was found.
         knock: How to ask.
     """
-    asking: dict[asyncio.Task[None], Address] = {}
+    asking: dict[asyncio.Task[Address], Address] = {}
     for number, group in enumerate(groups):
         for address in group:
             if address not in asking.values():
-                asking[asyncio.create_task(_first_word(address, timeout, number * STAGGER, knock))] = address
+                seed = _ask_seed(address, timeout, number * STAGGER, knock, names)
+                asking[asyncio.create_task(seed)] = address
     try:
         pending = set(asking)
         while pending:
@@ -343,7 +352,7 @@ async def awake(
             for asked in done:
                 error = asked.exception()
                 if error is None:
-                    yield asking[asked]
+                    yield asked.result()
                 else:
                     failed[asking[asked]] = str(error) or f"no answer within {timeout:g} s"
     finally:
@@ -352,9 +361,16 @@ async def awake(
         await asyncio.gather(*asking, return_exceptions=True)
 
 
-async def _first_word(address: Address, timeout: float, delay: float, knock: Knock) -> None:
+async def _ask_seed(
+    address: Address, timeout: float, delay: float, knock: Knock, names: MutableMapping[Address, str]
+) -> Address:
     if delay:
         await asyncio.sleep(delay)
+    async with asyncio.timeout(timeout):
+        return await first_to_answer(address, lambda place: _first_word(place, timeout, knock), names)
+
+
+async def _first_word(address: Address, timeout: float, knock: Knock) -> None:
     async with asyncio.timeout(timeout):
         reader, writer = await _connect(address)
         try:

@@ -11,7 +11,7 @@ import pytest
 
 from picopyn.asynchronous import host_watchers
 from picopyn.testing import FaultProxy, PostgresCluster
-from tests.postgres.conftest import OpenPool
+from tests.postgres.conftest import OpenPool, until
 from tests.postgres.history import PATIENCE
 from tests.threads import FACADES
 
@@ -99,3 +99,20 @@ async def test_dns_re_resolve_while_the_old_server_still_answers(
     addresses.named = ["127.0.0.3", "127.0.0.2"]
     assert await pool.execute("INSERT INTO t VALUES (1)", role="leader", timeout=PATIENCE) == "INSERT 0 1"
     assert {node.host for node in pool.topology.nodes()} == {"127.0.0.2", "127.0.0.3"}
+
+
+@over_both_facades
+async def test_every_address_of_a_name_is_a_seed_and_all_are_asked_at_once(
+    picopyn_postgres_cluster: Factory, open_pool: OpenPool, addresses: Addresses
+) -> None:
+    """One that is mute holds up neither the opening nor the reading of roles; a dead one is a node all the same."""
+    servers = picopyn_postgres_cluster(replicas=1)
+    addresses.named = ["127.0.0.2", "127.0.0.3", "127.0.0.4"]
+    addresses.door(servers, "n2", "127.0.0.2").mute()
+    addresses.door(servers, "n1", "127.0.0.3")
+    addresses.door(servers, "n2", "127.0.0.4")
+    pool = await open_pool(addresses.dsn, role="leader", ssl="disable", connect_timeout=60, refresh_delay=0.1)
+    assert await pool.fetchval(PORT, timeout=PATIENCE) == servers.address_of("n1")[1]
+    assert await pool.fetchval(PORT, role="replica", timeout=PATIENCE) == servers.address_of("n2")[1]
+    assert [node.host for node in pool.topology.nodes(role="leader")] == ["127.0.0.3"]
+    await until(lambda: {node.host for node in pool.topology.nodes()} == set(addresses.named))

@@ -134,3 +134,13 @@ async def test_without_balancing_the_first_host_that_works(picopyn_yugabyte_clus
         await connect(cluster.dsn, after_connect=print)
     with pytest.raises(asyncpg.InvalidCatalogNameError):
         await connect(cluster.dsn_of("n1").removesuffix("postgres") + "nowhere", load_balance=True)
+
+
+async def test_a_real_cluster(real_dsn: str, connect: Connect) -> None:
+    """Three connections for each server are three at each."""
+    admin = await asyncpg.connect(real_dsn)
+    count = await admin.fetchval("SELECT count(*) FROM yb_servers()")
+    await admin.close()
+    opened = [await connect(real_dsn, load_balance=True) for _ in range(3 * count)]
+    places = [await each.fetchval("SELECT host(inet_server_addr()) || inet_server_port()") for each in opened]
+    assert set(Counter(places).values()) == {3}

@@ -125,6 +125,19 @@ async def test_calls_are_spread_like_connections(six: YugabyteCluster, open_pool
         await pool.fetchval("SELECT 1", role="replica")
 
 
+@both
+async def test_a_drained_node_gets_nothing_new(six: YugabyteCluster, open_pool: OpenPool) -> None:
+    """Placement goes on without it, and with it again afterwards."""
+    pool = await open_pool(six.dsn, load_balance="only-primary")
+    await pool.wait_ready(timeout=LONG)
+    name = "{}:{}".format(*six.address_of("n2"))
+    await pool.drain(name)
+    assert await held(pool, six, 6) == of(1, 3, count=3)
+    pool.undrain(name)
+    await pool.wait_ready(timeout=LONG)
+    assert await held(pool, six, 6) == of(1, 2, 3, count=2)
+
+
 async def test_the_topology_shows_places_and_types(six: YugabyteCluster, open_pool: OpenPool) -> None:
     """The tier is the type of a node, the failure domain its place, the uuid its own."""
     pool = await open_pool(six.dsn_of("n2"), load_balance=True)

@@ -167,8 +167,10 @@ def _encode_each(encode: Encoder, values: Sequence[Any]) -> tuple[list[Any], boo
 
 def _encode_ints(encode: Encoder, lowest: int, highest: int, values: Sequence[Any]) -> tuple[list[Any], bool]:
     """Without a call of ours per value, where all of them are plain integers that fit."""
-    if set(map(type, values)) == _ONLY_INTS and max(values) <= highest and min(values) >= lowest:
-        return list(map(_pack_int, values)), True
+    if set(map(type, values)) == _ONLY_INTS and max(values) <= highest:
+        with suppress(OverflowError):  # below int64, which costs no look at all of them
+            if lowest == _INT64_MIN or min(values) >= lowest:
+                return list(map(_pack_int, values)), True
     return _encode_each(encode, values)
 
 

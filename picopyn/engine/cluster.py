@@ -249,7 +249,7 @@ class Cluster:
             await noted.wait(self.runtime.now() + GOODBYE)
 
     def without_doubtful(self, candidates: Iterable[Candidate]) -> list[Candidate]:
-        """Those at nodes that are not just being asked whether they live."""
+        """Those at nodes that are not just being asked whether they live; for a call that lost a connection before."""
         return [each for each in candidates if self.health.of(each.node.uuid).state is not NodeState.SUSPECT]
 
     def why_down(self, node: Node) -> str | None:

@@ -112,7 +112,8 @@ class Executor:
             if plan.wait is not None:
                 await self._wait(request, plan, version)
                 continue
-            for candidate in plan.candidates if not request.losses else self._cluster.without_doubtful(plan.candidates):
+            candidates = (not request.losses and plan.candidates) or self._cluster.without_doubtful(plan.candidates)
+            for candidate in candidates:
                 pool = self._pools.get(candidate.key) or self._cluster.pool(candidate)
                 link = pool.try_take(request) or await self._queue(request, candidate, pool, version)
                 if link is not None:

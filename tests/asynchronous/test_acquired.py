@@ -413,7 +413,7 @@ async def test_a_node_is_named_by_its_address_name_or_uuid(pool: Pool, watch: Wa
     with pytest.raises(NoNodeAvailable, match="'elsewhere'") as caught:
         await pool.acquire(node="elsewhere")
     assert node.address in caught.value.reasons
-    with pytest.raises(UsageError, match="leave key= and role= out"):
+    with pytest.raises(UsageError, match="leave key=, tier=, bucket= and role= out"):
         pool.acquire(node=node.name, role="leader")
     with pytest.raises(UsageError, match="no bucket"):
         await pool.acquire(key=ShardingKey(values=(1,)))

@@ -35,7 +35,7 @@ async def test_a_held_connection_leads_where_one_says(target: Target, open_pool:
             assert connection.node.uuid in leaders
     with pytest.raises(NoNodeAvailable, match="nobody"):
         await pool.acquire(node="nobody")
-    with pytest.raises(UsageError, match="no bucket"):
+    with pytest.raises(UsageError, match="knows no tier"):
         await pool.acquire(key=ShardingKey("no such tier", (1,)))
 
 

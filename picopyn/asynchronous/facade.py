@@ -260,11 +260,15 @@ class PoolFacade(Generic[L]):
         key_hash = self._household.dialect.key_hash
         return KeyFetch(self._executor, self._cluster, key_hash, query, list(keys), others, options)
 
-    def _check_copy(self) -> None:
-        """Refuse COPY where there is none."""
+    def _time_to_copy(self, timeout: float | None) -> Callable[[], float | None]:
+        """Refuse COPY where there is none; what tells how much of its time is left, a moment at least."""
         self._check_open()
+        check_timeout(timeout)
         if not self._is_atomic:
             raise NotSupported("copy_records() needs COPY, which this server does not have; use executemany()")
+        now = self._cluster.runtime.now
+        end = None if timeout is None else now() + timeout
+        return lambda: None if end is None else max(end - now(), 0.001)
 
     def _limit(self, request: Request, timeout: float | None) -> None:
         """Give a call its limit: the caller's own, else the pool's `command_timeout`, which there is."""

@@ -108,7 +108,10 @@ class BulkLoad:
 
         Raises:
             BulkError: It stopped; its report says what became of the rows.
+            UsageError: Replicas are asked for, which take no rows.
         """
+        if self._options.role is Role.REPLICA:
+            raise failures.may_write("executemany")
         executor, cluster, key_hash = self._parts
         try:
             known = await executor.learned(self._query, self._deadline)

@@ -11,13 +11,14 @@ from functools import partial
 from typing import Any, Final, Protocol
 
 from picopyn.dialects.base import Capability, Dialect
+from picopyn.engine import failures
 from picopyn.engine.cluster import Cluster
 from picopyn.engine.request import MANY, Request
 from picopyn.engine.retries import Retries
 from picopyn.engine.route_table import CompiledRoute, RouteTable
 from picopyn.engine.runtime import Waiter
 from picopyn.engine.tallies import Tallies
-from picopyn.errors import PoolClosed, UsageError
+from picopyn.errors import PoolClosed
 from picopyn.query_metadata import PreparedStatementMetadata
 from picopyn.routing.plan import OFF_LEADER, Plan, Planner, Role, Wait
 from picopyn.routing.route import RouteKind
@@ -162,10 +163,7 @@ class CallRouter:
     def _check_reads(self, request: Request) -> None:
         """Refuse what a replica cannot do: it would forward a write to its leader, and say nothing about it."""
         if request.method in MANY or not self._dialect.is_read(request.query):
-            raise UsageError(
-                f"role='replica' asks for a replica, but {request.called}() was given a statement that may write; "
-                "leave role= out, or use 'prefer_replica': then writes go to the leader"
-            )
+            raise failures.may_write(request.called)
 
     def _link(self, route: CompiledRoute) -> None:
         """Let a route know the plan of each bucket; those it knew belong to a snapshot that is not current any more."""

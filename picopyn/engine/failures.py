@@ -16,6 +16,7 @@ from picopyn.errors import (
     NoNodeAvailable,
     OutcomeUnknown,
     TooManyWaiting,
+    UsageError,
     WriteLost,
     WriteTimeout,
 )
@@ -43,6 +44,14 @@ def how_far(fault: Fault) -> str:
 def why(fault: Fault, error: BaseException, ended: str | None) -> str:
     """Why an attempt failed, for a note."""
     return f"{fault.value}: {ended or in_short(error)}"
+
+
+def may_write(name: str) -> UsageError:
+    """A replica is asked for, where only a leader can do it."""
+    return UsageError(
+        f"role='replica' asks for a replica, but {name}() was given a statement that may write; "
+        "leave role= out, or use 'prefer_replica': then writes go to the leader"
+    )
 
 
 def first_line(error: BaseException) -> str:

@@ -346,7 +346,8 @@ class Pool(PoolFacade[Lifecycle], PublishedNames):
             records: Rows of values, from any iterable; they are taken as they are needed.
             columns: Names of the values' columns; None: all of the table's.
             schema_name: The table's schema.
-            timeout: Limit for the copying (seconds).
+            timeout: Limit for all of it (seconds). None: `acquire_timeout` for the waiting, `command_timeout` for the
+                copying.
 
         Returns:
             The server's status, like `"COPY 3"`.
@@ -355,9 +356,10 @@ class Pool(PoolFacade[Lifecycle], PublishedNames):
             NotSupported: The server has no COPY (Picodata).
             Exception: As for a call on a connection of `acquire`.
         """
-        self._check_copy()
-        options: dict[str, Any] = {"columns": columns, "schema_name": schema_name, "timeout": timeout}
-        with self.acquire(role="leader") as connection:
+        left = self._time_to_copy(timeout)
+        options: dict[str, Any] = {"columns": columns, "schema_name": schema_name}
+        with self.acquire(role="leader", timeout=timeout) as connection:
+            options["timeout"] = left()
             return str(connection.copy_records_to_table(table, records=records, **options))
 
     def acquire(

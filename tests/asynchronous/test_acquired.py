@@ -21,6 +21,7 @@ from picopyn.errors import (
     ConfigError,
     ConnectionLost,
     NoNodeAvailable,
+    NotSupported,
     OutcomeUnknown,
     PoolClosed,
     UsageError,
@@ -415,7 +416,7 @@ async def test_a_node_is_named_by_its_address_name_or_uuid(pool: Pool, watch: Wa
     assert node.address in caught.value.reasons
     with pytest.raises(UsageError, match="leave key=, tier=, bucket= and role= out"):
         pool.acquire(node=node.name, role="leader")
-    with pytest.raises(UsageError, match="no bucket"):
+    with pytest.raises(NotSupported, match="sharded"):
         await pool.acquire(key=ShardingKey(values=(1,)))
     with pytest.raises(ConfigError):
         pool.acquire(role="nobody")

@@ -16,6 +16,7 @@ from picopyn.asynchronous import Pool
 from picopyn.asynchronous.acquired import AcquiredConnection
 from picopyn.asynchronous.borrowed import Cursor, CursorFactory, PreparedStatement
 from picopyn.errors import ConfigError, PoolClosed
+from picopyn.routing.sharding import ShardingKey
 from picopyn.settings import PoolSettings
 from picopyn.testing import PostgresServer, black_hole
 from tests.postgres.conftest import OpenPool, until
@@ -117,6 +118,19 @@ async def take(_: bytes) -> None:
     """Takes what is copied."""
 
 
+async def _never_called(connection: Any) -> None:
+    """The work of a transaction that is refused."""
+
+
+#: `acquire` under other names.
+ALIASES = {
+    "acquire_replica",
+    "acquire_by_sharding_key",
+    "acquire_by_tier_and_bucket_id",
+    "acquire_by_instance_uuid",
+}
+
+
 def calls_of_a_pool(pool: Pool) -> dict[str, Callable[[Any], Awaitable[Any]]]:
     """Each of its methods that has a timeout, with one."""
 
@@ -135,6 +149,9 @@ def calls_of_a_pool(pool: Pool) -> dict[str, Callable[[Any], Awaitable[Any]]]:
         "acquire_master": lambda timeout: pool.acquire_master(timeout=timeout),
         "wait_ready": lambda timeout: pool.wait_ready(leaders=99, timeout=timeout),
         "ready": lambda timeout: pool.ready(99, 0, timeout=timeout),
+        "fetch_by_keys": lambda timeout: pool.fetch_by_keys("SELECT 1 WHERE 1 = ($1)", [1], timeout=timeout),
+        "copy_records": lambda timeout: pool.copy_records("t", [], timeout=timeout),
+        "run_transaction": lambda timeout: pool.run_transaction(_never_called, timeout=timeout),
     }
 
 
@@ -200,9 +217,9 @@ def with_a_timeout(kind: type) -> set[str]:
 
 
 def test_every_method_with_a_timeout_is_tried_here() -> None:
-    """`release` takes one for the sake of asyncpg's signature, and never waits; `acquire_replica` is `acquire`."""
+    """`release` takes one for the sake of asyncpg's signature, and never waits; `explain` is a `fetch`, on Picodata."""
     nobody: Any = None
-    assert with_a_timeout(Pool) - {"release", "acquire_replica"} == set(calls_of_a_pool(nobody))
+    assert with_a_timeout(Pool) - {"release", "explain"} - ALIASES == set(calls_of_a_pool(nobody))
     assert with_a_timeout(AcquiredConnection) == set(calls_of_a_connection(nobody))
     assert with_a_timeout(PreparedStatement) == set(calls_of_a_statement(nobody))
     assert with_a_timeout(Cursor) == set(calls_of_a_cursor(nobody))
@@ -287,6 +304,17 @@ def everything(pool: Pool) -> dict[str, Callable[[], Any]]:
         "refresh_topology": pool.refresh_topology,
         "expire_connections": pool.expire_connections,
         "update_topology_interval": lambda: pool.update_topology_interval(2.0),
+        "fetch_by_keys": lambda: pool.fetch_by_keys("SELECT 1 WHERE 1 = ($1)", [1]),
+        "copy_records": lambda: pool.copy_records("t", [(1,)]),
+        "run_transaction": lambda: pool.run_transaction(_never_called),
+        "sharding_key_factory": lambda: pool.sharding_key_factory("t"),
+        "create_sharding_key_factory": lambda: pool.create_sharding_key_factory("t"),
+        "acquire_by_sharding_key": lambda: pool.acquire_by_sharding_key(ShardingKey(values=(1,))),
+        "acquire_by_tier_and_bucket_id": lambda: pool.acquire_by_tier_and_bucket_id("default", 1),
+        "acquire_by_instance_uuid": lambda: pool.acquire_by_instance_uuid("i1"),
+        "explain": lambda: pool.explain("SELECT 1"),
+        "drain": lambda: pool.drain("i1"),
+        "undrain": lambda: pool.undrain("i1"),
     }
 
 

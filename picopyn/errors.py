@@ -127,7 +127,7 @@ class FetchIncomplete(PicopynError):  # noqa: N818 - names what the caller got
 
     Attributes:
         rows: The rows of the keys that could be asked for.
-        failed: Positions of the keys without an answer → why.
+        failed: Positions, in what was given, of the keys without an answer → why.
     """
 
     def __init__(self, message: str, rows: Sequence[Any], failed: Mapping[int, Exception]) -> None:

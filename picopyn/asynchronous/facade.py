@@ -26,7 +26,7 @@ from picopyn.engine.key_factories import make_factory
 from picopyn.engine.key_fetch import FetchOptions, KeyFetch
 from picopyn.engine.loan import no_transactions
 from picopyn.engine.place import Place, Where, find, place_of
-from picopyn.engine.request import Request
+from picopyn.engine.request import Request, check_text
 from picopyn.engine.statistics import pool_stats
 from picopyn.engine.transaction import TransactionRun, new_request
 from picopyn.errors import ConfigError, NotSupported, UsageError
@@ -211,6 +211,7 @@ class PoolFacade(Generic[L]):
         resume: BulkReport | None,
     ) -> int:
         check_timeout(timeout)
+        check_text(query, "executemany")
         if chunk_size is not None and (type(chunk_size) is not int or chunk_size < 1):
             raise UsageError("chunk_size= takes a number of rows of at least 1")
         if resume is not None:
@@ -229,9 +230,26 @@ class PoolFacade(Generic[L]):
         return await BulkLoad(self._executor, self._cluster, key_hash, query, source, options).run()
 
     async def _split(
-        self, query: str, args: tuple[Any, ...], timeout: float | None, role: str | None, idempotent: bool | None
+        self,
+        query: str,
+        args: tuple[Any, ...],
+        timeout: float | None,
+        role: str | None,
+        idempotent: bool | None,
+        where: Mapping[str, Any],
     ) -> str:
-        """Insert rows of VALUES at all their owners at once."""
+        """Insert rows of VALUES at all their owners at once.
+
+        Args:
+            query: The statement.
+            args: Its arguments.
+            timeout: See `execute`.
+            role: See `execute`.
+            idempotent: See `execute`.
+            where: What the caller said besides.
+        """
+        if place_of(where, None, "execute") != Place():
+            raise UsageError("splittable= sends each row to its owner; leave key=, tier=, bucket= and node= out")
         one, rows = split_values(query, args)
         count = await self._load(one, GivenRows(rows), timeout, role, idempotent, None, None, None)
         return f"INSERT 0 {count}"
@@ -248,6 +266,9 @@ class PoolFacade(Generic[L]):
     ) -> KeyFetch:
         self._check_open()
         check_timeout(timeout)
+        check_text(query, "fetch_by_keys")
+        if order_by is not None and not isinstance(order_by, str | Sequence):
+            raise UsageError(f"order_by= takes the name of a column, or names, not {type(order_by).__name__}")
         columns = (order_by,) if isinstance(order_by, str) else tuple(order_by or ())
         own = timeout is not None
         options = FetchOptions(
@@ -258,7 +279,7 @@ class PoolFacade(Generic[L]):
             idempotent=idempotent,
         )
         key_hash = self._household.dialect.key_hash
-        return KeyFetch(self._executor, self._cluster, key_hash, query, list(keys), others, options)
+        return KeyFetch(self._executor, self._cluster, key_hash, query, keys, others, options)
 
     def _time_to_copy(self, timeout: float | None) -> Callable[[], float | None]:
         """Refuse COPY where there is none; what tells how much of its time is left, a moment at least."""
@@ -342,6 +363,7 @@ class PoolFacade(Generic[L]):
     def _plan_question(self, query: str) -> str:
         """The text that asks for the plan of a statement."""
         self._check_open()
+        check_text(query, "explain")
         words = query.split(None, 1)
         if words and words[0].upper() == "EXPLAIN":
             raise UsageError("explain() writes EXPLAIN itself: give it the statement that is to be explained")

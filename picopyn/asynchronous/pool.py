@@ -179,7 +179,7 @@ class Pool(PoolFacade[Lifecycle], PublishedNames):
         request = self._request("execute", query, args, timeout, role, idempotent)
         if where:
             if where.pop("splittable", False) and not self._is_atomic:
-                return await self._split(query, args, timeout, role, idempotent)
+                return await self._split(query, args, timeout, role, idempotent, where)
             self._send_to(request, role, where)
         result: str = await self._executor.run(request)
         return result

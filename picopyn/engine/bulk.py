@@ -147,6 +147,7 @@ class BulkLoad:
                 self._send(sorter.sort(positions, kept, size))
                 await self._until(partial(self._has_room, count))
             if len(rows) < count:
+                book.end()
                 return
 
     def _has_room(self, count: int) -> bool:
@@ -264,6 +265,13 @@ class Book:
         wanted = [p for p in positions if p >= self._were_taken or p in self._left]
         return wanted, [rows[p - first] for p in wanted]
 
+    def end(self) -> None:
+        """There are no more rows; those that a report says are left must have been among them."""
+        missing = [position for position in self._left if position >= self._taken]
+        if missing:
+            told = f"only {self._taken} rows were given, but resume= says that row {min(missing)} is left"
+            self.stop(UsageError(f"{told}; give the same rows again"))
+
     def stop(self, error: Exception) -> None:
         """Something that the caller gave stops the load."""
         self.problem = self.problem or error
@@ -306,7 +314,7 @@ class Book:
     def _report(self) -> BulkReport:
         """What is known now; what an earlier load left and this one did not reach stays as it was."""
         parts = list(self._unfinished)
-        for part in dict.fromkeys(self._left.values()):
+        for part in {id(part): part for part in self._left.values()}.values():  # to hash one takes all its positions
             unreached = tuple(position for position in part.positions if position >= self._taken)
             if unreached:
                 parts.append(replace(part, positions=unreached))

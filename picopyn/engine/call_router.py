@@ -13,7 +13,7 @@ from typing import Any, Final, Protocol
 from picopyn.dialects.base import Capability, Dialect
 from picopyn.engine import failures
 from picopyn.engine.cluster import Cluster
-from picopyn.engine.request import MANY, Request
+from picopyn.engine.request import MANY, Request, check_text
 from picopyn.engine.retries import Retries
 from picopyn.engine.route_table import CompiledRoute, RouteTable
 from picopyn.engine.runtime import Waiter
@@ -179,6 +179,7 @@ class CallRouter:
         """The route of a text that is not compiled yet, where there can be one; learning may begin."""
         if not self._learns:
             return None
+        check_text(request.query, request.called)
         self._cluster.runtime.post(partial(self._routes.get, request.query))
         return self._compiled.get(request.query)
 

@@ -32,9 +32,12 @@ async def make_factory(
     """Make the keys' factory of one table; see `Pool.sharding_key_factory`."""
     if not isinstance(table, str) or not table:
         raise UsageError("sharding_key_factory() takes the name of a table, as the server keeps it")
+    if tier is not None and not isinstance(tier, str):
+        raise UsageError(f"tier= takes a name, not {type(tier).__name__}")
     if dialect.table_keys is None:
         raise NotSupported(f"tables of {dialect.name} have no sharding key")
     if columns is not None:
+        _check_columns(columns)
         told = TableKey(count_of(tier, snapshot)[0], tuple((name, _oid(name, kind)) for name, kind in columns.items()))
         return await _finished(executor, dialect, table, told)
     key = await _read(executor, dialect, table) or await _learn(executor, dialect, table, None)
@@ -91,6 +94,11 @@ async def _learn(
     parts = route.keys[0]
     names = tuple((columns[part.parameter][0], part.oid) for part in parts)
     return TableKey(route.tier, names, tuple(part.form for part in parts))
+
+
+def _check_columns(columns: object) -> None:
+    if not isinstance(columns, Mapping) or not columns or not all(isinstance(name, str) for name in columns):
+        raise UsageError('columns= takes the columns of the key with their types, like {"id": "int"}')
 
 
 def _oid(name: str, kind: str | int) -> int:

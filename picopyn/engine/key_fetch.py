@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,7 +45,7 @@ class KeyFetch:
         cluster: Time, and the map.
         key_hash: The dialect's hash.
         query: The text with one key.
-        keys: The keys: values, or tuples of as many values as the key has columns.
+        keys: The keys: values, or tuples of as many values as the key has columns. Each is asked for once.
         others: The arguments behind those of the key.
         options: What the caller wants.
     """
@@ -56,7 +56,7 @@ class KeyFetch:
         cluster: Cluster,
         key_hash: KeyHash,
         query: str,
-        keys: Sequence[Any],
+        keys: Iterable[Any],
         others: tuple[Any, ...],
         options: FetchOptions,
     ) -> None:
@@ -64,7 +64,8 @@ class KeyFetch:
         self._crew = Crew(cluster.runtime, executor)
         self._lock = cluster.runtime.lock()
         self._query = query
-        self._keys = tuples_of(keys)
+        self._positions = positions_of(keys)
+        self._keys = list(self._positions)
         self._others = others
         self._options = options
         self._rows: list[Any] = []
@@ -81,7 +82,10 @@ class KeyFetch:
         """
         if not self._keys:
             return []
-        text = read_key_text(self._query, len(self._keys[0]))
+        width = len(self._keys[0])
+        if self._options.order_by and len(self._options.order_by) != width:
+            raise UsageError(f"order_by= has {len(self._options.order_by)} columns, a key has {width}")
+        text = read_key_text(self._query, width)
         if text.others != len(self._others):
             raise UsageError(f"the text has {text.others} parameters behind its key, {len(self._others)} are given")
         executor, cluster, key_hash = self._parts
@@ -127,30 +131,44 @@ class KeyFetch:
         first = self._failed[0][1]
         if not self._done:
             raise first
-        failed = {position: error for chunk, error in self._failed for position in chunk.positions()}
-        text = f"{len(failed)} of {len(self._keys)} keys got no answer: {failures.in_short(first)}"
+        failed = {
+            position: error
+            for chunk, error in self._failed
+            for number in chunk.positions()
+            for position in self._positions[self._keys[number]]
+        }
+        given = sum(map(len, self._positions.values()))
+        text = f"{len(failed)} of {given} keys got no answer: {failures.in_short(first)}"
         raise FetchIncomplete(f"fetch_by_keys() is incomplete, {text}", rows, failed) from first
 
     def _ordered(self) -> list[Any]:
         columns = self._options.order_by
-        if not columns:
+        if not columns or not self._rows:
             return self._rows
+        missing = [column for column in columns if column not in self._rows[0].keys()]  # noqa: SIM118 - a record
+        if missing:
+            raise UsageError(f"order_by= names {missing[0]!r}, which is no column of the result")
         place = {key: number for number, key in reversed(list(enumerate(self._keys)))}
         last = len(place)
         return sorted(self._rows, key=lambda row: place.get(tuple(row[column] for column in columns), last))
 
 
-def tuples_of(keys: Sequence[Any]) -> list[tuple[Any, ...]]:
-    """Keys as tuples, each once in the order of their first mention.
+def positions_of(keys: Iterable[Any]) -> dict[tuple[Any, ...], list[int]]:
+    """Keys as tuples, each once in the order of their first mention, and where each stands in what was given.
 
     Raises:
-        UsageError: They are not all of one width.
+        UsageError: They are no keys, or not all of one width.
     """
+    if isinstance(keys, str | bytes) or not isinstance(keys, Iterable):
+        raise UsageError(f"fetch_by_keys() takes keys one after the other, not {type(keys).__name__}")
     found = [tuple(key) if isinstance(key, tuple | list) else (key,) for key in keys]
     for position, key in enumerate(found):
         if len(key) != len(found[0]) or not key:
             raise UsageError(f"key {position} has {len(key)} values, {len(found[0]) or 'some'} are expected")
+    positions: dict[tuple[Any, ...], list[int]] = {}
     try:
-        return list(dict.fromkeys(found))
+        for position, key in enumerate(found):
+            positions.setdefault(key, []).append(position)
     except TypeError:
         raise UsageError("a key has a value that cannot be compared by its hash") from None
+    return positions

@@ -92,7 +92,7 @@ class Place:
 
     def __post_init__(self) -> None:
         weight = self.master_as_replica_weight
-        if weight is not None and not 0 <= weight <= 1:
+        if weight is not None and not (isinstance(weight, int | float) and 0 <= weight <= 1):
             raise ConfigError(f"master_as_replica_weight must be a number in the segment from 0 to 1, not {weight!r}")
         if weight is not None and self.role not in (Role.REPLICA, Role.PREFER_REPLICA):
             raise ConfigError("master_as_replica_weight is about connections to a replica; ask for one")

@@ -8,6 +8,7 @@ from typing import Any, Final, TypeVar
 from picopyn.engine.place import Destination
 from picopyn.engine.route_table import CompiledRoute
 from picopyn.engine.row_acks import RowAcks
+from picopyn.errors import UsageError
 from picopyn.routing.plan import Plan, Role
 from picopyn.topology import Node
 
@@ -137,3 +138,13 @@ class Request:
         if self.not_again:
             error.add_note(f"picopyn: {self.not_again}")
         return error
+
+
+def check_text(query: object, method: str) -> None:
+    """Refuse what is no statement, before it goes where no caller hears of it.
+
+    Raises:
+        UsageError: It is no text.
+    """
+    if not isinstance(query, str):
+        raise UsageError(f"{method}() takes the text of a statement, not {type(query).__name__}")

@@ -89,7 +89,7 @@ class Retries:
     def answered(self, request: Request) -> None:
         """A server answered a call: nothing is held against its statement any more."""
         with self._lock:
-            self.losses.answered(request.query, request.args)
+            self.losses.answered(request.query, request.args, self._now())
 
     def _switching_for(self, request: Request) -> float:
         now = self._now()

@@ -114,6 +114,7 @@ class RouteTable:
         self._bucket_counts = bucket_counts
         self._compiled: dict[str, CompiledRoute] = {}
         self.compiled: Mapping[str, CompiledRoute] = self._compiled
+        tallies.held = self._compiled
         metadata.tell_forgotten(self.forget, self.in_use)
 
     def get(self, query: str) -> CompiledRoute | None:

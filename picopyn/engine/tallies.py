@@ -6,7 +6,7 @@ It decides which texts are remembered: those that are called most. It knows no r
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -28,14 +28,18 @@ class Tallies:
 
     Args:
         lock: Guards the memory, where calls have threads.
-        size: Number of texts.
+        size: Number of texts, besides those that are held.
+
+    Attributes:
+        held: Texts whose tally somebody keeps and counts in, so it stays here too.
     """
 
-    __slots__ = ("_by_text", "_lock", "_size")
+    __slots__ = ("_by_text", "_lock", "_size", "held")
 
     def __init__(self, lock: AbstractContextManager[Any], size: int) -> None:
         self._lock = lock
         self._size = max(size, 2)
+        self.held: Collection[str] = ()
         self._by_text: dict[str, Tally] = {OTHERS: defaultdict(int)}
 
     def of(self, query: str) -> Tally:
@@ -46,7 +50,7 @@ class Tallies:
         if len(query) > LONGEST_TEXT:
             return self._by_text[OTHERS]
         with self._lock:
-            if len(self._by_text) > self._size:
+            if len(self._by_text) > self._size + len(self.held):
                 self._shrink()
             return self._by_text.setdefault(query, defaultdict(int))
 
@@ -56,9 +60,12 @@ class Tallies:
             return {text: dict(tally) for text, tally in self._by_text.items() if tally}
 
     def _shrink(self) -> None:
-        others = self._by_text.pop(OTHERS)
-        ranked = sorted(self._by_text.items(), key=lambda item: sum(item[1].values()), reverse=True)
-        for _, tally in ranked[self._size // 2 :]:
-            for reason, calls in tally.items():
+        """Others read the memory and count meanwhile: it is replaced as a whole, and tallies are copied to be read."""
+        others = self._by_text[OTHERS]
+        stay = {OTHERS: others} | {text: tally for text, tally in self._by_text.items() if text in self.held}
+        free = [item for item in self._by_text.items() if item[0] not in stay]
+        free.sort(key=lambda item: sum(item[1].values()), reverse=True)
+        for _, tally in free[self._size // 2 :]:
+            for reason, calls in tally.copy().items():
                 others[reason] += calls
-        self._by_text = {OTHERS: others, **dict(ranked[: self._size // 2])}
+        self._by_text = stay | dict(free[: self._size // 2])

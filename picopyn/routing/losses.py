@@ -49,7 +49,8 @@ class LossMemory:
 
     Attributes:
         deaths: Number of the last death. Who sends a statement notes it, and names it if the connection is lost.
-        suspects: What is held against texts, and against texts with their arguments; empty nearly always.
+        suspects: What is held against texts, and against texts with their arguments; empty nearly always, for what is
+            too old is dropped when anything is answered.
     """
 
     __slots__ = ("deaths", "suspects")
@@ -75,10 +76,21 @@ class LossMemory:
         self.deaths = max(self.deaths, *(record.number for record in held))
         return max(record.deaths for record in held)
 
-    def answered(self, query: str, args: Sequence[Any]) -> None:
-        """The server answered a statement: nothing is held against it any more."""
+    def answered(self, query: str, args: Sequence[Any], now: float) -> None:
+        """The server answered a statement: nothing is held against it any more.
+
+        Args:
+            query: Its text.
+            args: Its arguments.
+            now: The engine's clock.
+        """
         for suspect in _suspects(query, args):
             self.suspects.pop(suspect, None)
+        while self.suspects:
+            oldest = next(iter(self.suspects))
+            if now - self.suspects[oldest].moment < REMEMBERED_FOR:
+                break
+            del self.suspects[oldest]
 
     def _hold(self, suspect: Hashable, where: Life, sent_after: int, now: float) -> Record:
         record = self.suspects.pop(suspect, None)

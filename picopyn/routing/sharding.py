@@ -213,6 +213,8 @@ class ShardingKey:
     forms: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        if not isinstance(self.values, tuple | list):
+            raise UsageError(f"the values of a ShardingKey must be a tuple, not {type(self.values).__name__}")
         if bool(self.values) == (self.bucket is not None):
             raise UsageError("a ShardingKey needs either values or a bucket")
         if self.bucket is not None and (type(self.bucket) is not int or self.bucket < 1):

@@ -178,6 +178,11 @@ async def test_a_key_of_another_shape_is_refused_where_it_is_made(pool: Any, tab
             await pool.sharding_key_factory(wrong)
     with pytest.raises(UsageError, match="column 'a' of a key cannot be of type 'json'"):
         await pool.sharding_key_factory(table, tier="default", columns={"a": "json"})
+    for columns in (["a"], {}, {1: "int"}):
+        with pytest.raises(UsageError, match="takes the columns of the key with their types"):
+            await pool.sharding_key_factory(table, tier="default", columns=columns)
+    with pytest.raises(UsageError, match="tier= takes a name, not list"):
+        await pool.sharding_key_factory(table, tier=["default"], columns={"a": "int"})
     with pytest.raises(UsageError, match="on every node"):
         await pool.sharding_key_factory("_pico_table")
 

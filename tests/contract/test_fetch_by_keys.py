@@ -57,11 +57,17 @@ async def test_what_does_not_fit_is_refused(target: Target, pool: Any) -> None:
         (text, [1, (1, 2)], (), "key 1 has 2 values, 1 are expected"),
         (text, [()], (), "key 0 has 0 values"),
         (text, [{}], (), "cannot be compared"),
+        (text, "abc", (), "takes keys one after the other, not str"),
+        (text, 5, (), "takes keys one after the other, not int"),
+        (None, [1], (), "takes the text of a statement, not NoneType"),
         (text, [1], (5,), "0 parameters behind its key, 1 are given"),
         ("SELECT * FROM t WHERE id = $1", [1], (), "need parentheses"),
     ):
         with pytest.raises(UsageError, match=message):
             await pool.fetch_by_keys(query, keys, *args)
+    for order, message in ((("id", "v"), "2 columns, a key has 1"), (5, "name of a column, or names, not int")):
+        with pytest.raises(UsageError, match=message):
+            await pool.fetch_by_keys(text, [1], order_by=order)
     with pytest.raises(asyncpg.PostgresError, match="not found"):
         await pool.fetch_by_keys("SELECT * FROM no_such_table WHERE id IN ($1)", [1, 2])
     with pytest.raises(NotSupported, match="COPY"):
@@ -84,6 +90,9 @@ async def test_an_owner_without_a_leader_costs_its_own_keys_only(fresh: Fresh, o
     target.cluster.kill(victim)
     with pytest.raises(FetchIncomplete, match="of 60 keys got no answer") as caught:
         await pool.fetch_by_keys(text, range(60), timeout=3)
+    with pytest.raises(FetchIncomplete, match="of 120 keys got no answer") as twice:
+        await pool.fetch_by_keys(text, [number // 2 for number in range(120)], timeout=3)
+    assert sorted(twice.value.failed) == sorted(2 * p + more for p in caught.value.failed for more in (0, 1))
     found = {row["id"] for row in caught.value.rows}
     assert 0 < len(found) < 60
     assert set(caught.value.failed) == set(range(60)) - found
@@ -109,3 +118,10 @@ async def test_rows_of_values_are_split_when_that_was_declared(target: Target, p
         await pool.execute(f"INSERT INTO {table} VALUES ($1, 'a'), ($2, 'b')", 1, 2, splittable=True)
     with pytest.raises(UsageError, match="only an INSERT"):
         await pool.execute(f"DELETE FROM {table} WHERE id = $1", 1, splittable=True)
+    two = f"INSERT INTO {table} VALUES ($1, $2), ($3, $4)"
+    with pytest.raises(UsageError, match="leave key=, tier=, bucket= and node= out"):
+        await pool.execute(two, 500, "a", 501, "b", splittable=True, tier="default")
+    with pytest.raises(TypeError, match="unexpected keyword argument 'splitable'"):
+        await pool.execute(two, 500, "a", 501, "b", splittable=True, splitable=True)
+    with pytest.raises(UsageError, match="names 'nope', which is no column"):
+        await pool.fetch_by_keys(f"SELECT id FROM {table} WHERE id IN ($1)", [1], order_by="nope")

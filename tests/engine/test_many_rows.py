@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from picopyn.bulk_report import RowState
-from picopyn.engine.bulk import BulkLoad, BulkOptions
+from picopyn.bulk_report import BulkReport, RowState, Unfinished
+from picopyn.engine.bulk import Book, BulkLoad, BulkOptions
 from picopyn.engine.bulk_rows import GivenRows
 from picopyn.errors import BulkError, BulkOutcomeUnknown
 from tests.engine.world import HANG, WRITE, Link, World, broken, server_error, settle
@@ -116,3 +116,27 @@ async def test_a_chunk_that_goes_on_after_a_change_of_leaders_is_not_ended(world
         await task
     assert caught.value.report.positions(RowState.UNKNOWN) == tuple(range(35, 40))
     await ending
+
+
+class UnhashableError(Exception):
+    """Cannot be hashed, and neither can what holds it."""
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+def test_the_report_of_a_resumed_load_costs_one_look_at_each_row() -> None:
+    """A part of a report is not hashed for each of its rows: that takes all its positions, every time."""
+    error = UnhashableError()
+    parts = tuple(Unfinished(RowState.NOT_EXECUTED, tuple(range(n, n + 100)), "n1", error) for n in (0, 100))
+    book = Book(WRITE, BulkReport(WRITE, 200, parts))
+    book.stop(OSError("gone"))
+    assert book.error().report.unfinished == parts
+
+
+async def test_a_resumed_load_wants_the_rows_that_are_left(world: World) -> None:
+    """With fewer rows than before, some would be left out and nobody told."""
+    left = Unfinished(RowState.NOT_EXECUTED, (1, 4), None, None)
+    with pytest.raises(BulkError, match="only 3 rows were given, but resume= says that row 4 is left") as caught:
+        await load(world, [(2,)] * 3, resume=BulkReport(WRITE, 5, (left,)))
+    assert caught.value.report.positions(RowState.NOT_EXECUTED) == (1, 4)
+    await load(world, [(2,)] * 5, resume=caught.value.report)

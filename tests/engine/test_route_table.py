@@ -110,3 +110,15 @@ def test_every_kind_of_route_is_compiled() -> None:
     assert compiled["constant"].bucket(()) == 7
     assert compiled["set"].buckets((1, 2)) == {1934, 1410, 9}
     assert (compiled["any"].limit, compiled["any"].bucket(()), compiled["none"].buckets) == (0, None, None)
+
+
+def test_the_calls_of_a_route_are_told_however_many_other_texts_there_are() -> None:
+    """Its tally is not dropped while it counts there."""
+    routes, cache = table()
+    cache.set(TEXT, metadata())
+    compiled = routes.get(TEXT)
+    assert compiled is not None
+    for number in range(100):
+        routes.tallies.of(f"text {number}")["unlearned"] += 1
+    compiled.tally["keyed"] += 1
+    assert routes.tallies.all()[TEXT] == {"keyed": 1}

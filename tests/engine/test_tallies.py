@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from threading import Lock
+from typing import Any
 
 from picopyn.engine.tallies import LONGEST_TEXT, OTHERS, Tallies
 
@@ -36,3 +38,35 @@ def test_very_long_texts_are_counted_together() -> None:
     for number in range(5):
         tallies.of(f"{number}" * (LONGEST_TEXT + 1))["unlearned"] += 1
     assert tallies.all() == {OTHERS: {"unlearned": 5}}
+
+
+def test_a_text_whose_tally_is_held_keeps_it() -> None:
+    """A compiled route goes on counting in its tally: what it counts is told, however seldom the text was called."""
+    tallies = Tallies(Lock(), 10)
+    tallies.held = {"routed": None}
+    held = tallies.of("routed")
+    for number in range(1000):
+        tallies.of(f"text {number}")["unlearned"] += 1
+        tallies.of(f"text {number}")["unlearned"] += 1
+    held["keyed"] += 5
+    told = tallies.all()
+    assert told["routed"] == {"keyed": 5}
+    assert len(told) <= 12
+
+
+def test_calls_are_counted_while_texts_are_dropped() -> None:
+    """Another thread may want the tally of the others at that very moment."""
+    tallies = Tallies(Lock(), 10)
+
+    class Nosy(defaultdict[str, int]):
+        """Stands for another thread: it counts a call of its own while this tally is looked at."""
+
+        def values(self) -> Any:
+            tallies.of("x" * (LONGEST_TEXT + 1))["unlearned"] += 1
+            return super().values()
+
+    tallies._by_text["looked at"] = Nosy(int)
+    for number in range(11):
+        tallies.of(f"text {number}")["unlearned"] += 1
+    told = tallies.all()
+    assert sum(tally["unlearned"] for tally in told.values()) == 12

@@ -44,7 +44,7 @@ class Caller:
             sent += 1
             sent_after = self.memory.deaths
             if not kills:
-                self.memory.answered(query, args)
+                self.memory.answered(query, args, self.now)
                 return None
             self.killed += 1
             known = self.memory.lost(query, args, life(), sent_after, self.now)
@@ -83,7 +83,7 @@ def test_failovers_count_against_nothing_that_worked_in_between(losses: list[tup
     for query, arg, pause in losses:
         now += pause
         assert memory.lost(query, (arg,), life(), memory.deaths, now) == 1
-        memory.answered(query, (arg,))
+        memory.answered(query, (arg,), 0.0)
     assert not memory.suspects
 
 
@@ -112,13 +112,24 @@ def test_a_death_is_forgotten_after_a_while() -> None:
     assert memory.lost(READ, (1,), life(), memory.deaths, REMEMBERED_FOR) == 1
 
 
+def test_what_is_too_old_is_dropped_when_anything_is_answered() -> None:
+    """Suspects that never come back would cost every later call a look."""
+    memory = LossMemory()
+    for number in range(10):
+        memory.lost(READ, (number,), life(), memory.deaths, float(number))
+    memory.answered("SELECT 1", (), REMEMBERED_FOR + 4)
+    assert len(memory.suspects) == 6  # five with their arguments, and the text
+    memory.answered("SELECT 1", (), REMEMBERED_FOR + 9)
+    assert not memory.suspects
+
+
 @pytest.mark.parametrize("args", [([1, 2],), ({"a": 1},)])
 def test_arguments_that_cannot_be_told_apart_leave_the_text(args: tuple[object, ...]) -> None:
     """A list or a dictionary has no hash."""
     memory = LossMemory()
     memory.lost(READ, args, life(), memory.deaths, 0.0)
     assert memory.lost(READ, args, life(), memory.deaths, 0.1) == 2
-    memory.answered(READ, args)
+    memory.answered(READ, args, 0.0)
     assert not memory.suspects
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from picopyn.errors import ConfigError, PoolClosed, UsageError
+from picopyn.errors import AcquireTimeout, ConfigError, PoolClosed, UsageError
 from picopyn.observe import ConnectionClosed
 from picopyn.sync import Connection, Pool
 from picopyn.sync.acquired import AcquiredConnection
@@ -101,6 +101,41 @@ def test_hooks_are_plain_functions(server: PostgresServer) -> None:
         assert [problem.partition(" ")[0] for problem in caught.value.problems] == ["after_connect", "reset"]
     with pytest.raises(UsageError, match="a hook of a pool of threads is a plain function"):
         opened(server, after_connect=lambda connection: hook(connection), connect_timeout=1).open()
+
+
+@pytest.mark.parametrize("error", [SystemExit, KeyboardInterrupt])
+def test_a_hook_cannot_end_the_pool(error: type[BaseException], server: PostgresServer) -> None:
+    """It runs in a thread of ours, which has no process to end; whoever waits learns what it raised."""
+    fails = False
+
+    def hook(_: object) -> None:
+        if fails:
+            raise error
+
+    def observe(event: object) -> None:
+        if fails and isinstance(event, ConnectionClosed):
+            raise error
+
+    with opened(server, after_connect=hook, reset=hook, on_event=observe, max_size=1) as pool:
+        fails = True
+        with pool.acquire() as connection:  # given back, it is reset: that fails, and so does the observer
+            assert connection.fetchval("SELECT 1") == 1
+        until(lambda: pool.stats().closes)
+        with pytest.raises(RuntimeError, match=f"after_connect raised {error.__name__}"):
+            pool.fetchval("SELECT 2")
+        fails = False
+        assert pool.fetchval("SELECT 3", timeout=20) == 3
+        assert pool.refresh_topology()
+
+
+def test_a_hook_that_is_late_without_asking_the_server(server: PostgresServer) -> None:
+    """It cannot be interrupted; the error tells of the limit, not of the connection that was dropped by it."""
+
+    def hook(_: object) -> None:
+        time.sleep(0.3)
+
+    with pytest.raises(AcquireTimeout, match=r"after_connect did not finish within 0\.1 s"):
+        opened(server, after_connect=hook, after_connect_timeout=0.1).open()
 
 
 def test_in_a_running_event_loop_it_works_and_warns_once(server: PostgresServer) -> None:

@@ -138,6 +138,15 @@ def test_a_hook_that_is_late_without_asking_the_server(server: PostgresServer) -
         opened(server, after_connect=hook, after_connect_timeout=0.1).open()
 
 
+@pytest.mark.parametrize("timeout", [3e6, 1e300, float("inf")])
+def test_a_limit_may_be_longer_than_the_system_can_wait(timeout: float, server: PostgresServer) -> None:
+    """Also for what runs in a task, and for a first connection."""
+    with opened(server, connect_timeout=min(timeout, 1e300)) as pool:
+        assert pool.fetchval("SELECT 1", timeout=timeout) == 1
+        with pool.acquire(timeout=timeout) as connection:
+            assert connection.fetchval("SELECT 2", timeout=timeout) == 2
+
+
 def test_in_a_running_event_loop_it_works_and_warns_once(server: PostgresServer) -> None:
     """Whoever calls it there learns that his loop stands still."""
     with opened(server) as pool:

@@ -147,12 +147,21 @@ def test_a_limit_may_be_longer_than_the_system_can_wait(timeout: float, server: 
             assert connection.fetchval("SELECT 2", timeout=timeout) == 2
 
 
-def test_in_a_running_event_loop_it_works_and_warns_once(server: PostgresServer) -> None:
-    """Whoever calls it there learns that his loop stands still."""
+@pytest.mark.parametrize("way", ["call", "acquire", "transaction", "run_transaction"])
+def test_in_a_running_event_loop_it_works_and_warns_once(way: str, server: PostgresServer) -> None:
+    """Whoever uses it there learns that his loop stands still."""
     with opened(server) as pool:
 
+        def ask(query: str) -> int:
+            if way == "run_transaction":
+                return pool.run_transaction(lambda connection: connection.fetchval(query))
+            if way == "call":
+                return pool.fetchval(query)
+            with getattr(pool, way)() as connection:
+                return connection.fetchval(query)
+
         async def call() -> list[int]:
-            return [pool.fetchval("SELECT 1"), pool.fetchval("SELECT 2")]
+            return [ask("SELECT 1"), ask("SELECT 2")]
 
         with pytest.warns(RuntimeWarning, match="picopyn.sync is used in a running event loop") as told:
             assert asyncio.run(call()) == [1, 2]

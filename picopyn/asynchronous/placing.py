@@ -176,14 +176,13 @@ class Placing:
         """
         lists = not self._is_named or Capability.LISTED_SERVERS in self._dialect.capabilities
         if self._wanted.mode is BalanceMode.OFF or not lists:
-            return await self._first()
+            return (await self._first())[0]
         census = census_of(self._hosts)
         if time.monotonic() - census.read_at < max(self._settings.yb_servers_refresh_interval, 1):
             placed = await self._placed(census, None)
             if placed is not None:
                 return placed
-        connection = await self._first(census)
-        found = await self._ask(connection)
+        connection, found = await self._asked(census)
         if found is None:  # no list: one host is as good as another
             return connection
         placed = await self._placed(found, connection)
@@ -191,8 +190,22 @@ class Placing:
             raise self._nowhere()
         return placed
 
-    async def _first(self, census: Census | None = None) -> Any:
-        """To the first host that works, of the connection string, and then of a list that was read before."""
+    async def _asked(self, census: Census) -> tuple[Any, Census | None]:
+        """A connection to the first host that works and says what it knows of the servers, or that it knows none."""
+        while True:
+            connection, uuid = await self._first(census)
+            try:
+                return connection, await self._ask(connection)
+            except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as error:  # it fails after all
+                self._note(connection.endpoint, error, str(error) or f"no answer within {QUERY_TIMEOUT:g} s")
+                self._failed_here.add(uuid)
+                await self._opener.close(connection)
+            except BaseException:
+                await self._opener.close(connection)
+                raise
+
+    async def _first(self, census: Census | None = None) -> tuple[Any, str]:
+        """To the first host that works, of the connection string, and then of a list that was read before; its uuid."""
         book = AddressBook(self._settings.address_map)
         known = book.list(census.servers, [], census.answered_at).servers if census is not None else ()
         places = [(each.host, each.port, each.uuid) for each in self._hosts]
@@ -201,7 +214,7 @@ class Placing:
             if f"{host}:{port}" not in self._reasons:
                 connection = await self._try((host, port), uuid)
                 if connection is not None:
-                    return connection
+                    return connection, uuid
         raise NoNodeAvailable("no host can be reached", self._reasons) from self._last
 
     async def _try(self, address: Address, uuid: str) -> Any:
@@ -211,7 +224,7 @@ class Placing:
         except OSError as error:
             self._note(address, error, str(error) or f"no answer within {self._settings.connect_timeout:g} s")
         except asyncpg.PostgresError as error:
-            if self._dialect.fault(getattr(error, "sqlstate", None), str(error)) not in _NEXT:
+            if not self._is_its_own(error):
                 raise
             self._note(address, error, str(error))
         else:
@@ -222,19 +235,29 @@ class Placing:
         self._failed_here.add(uuid)
         return None
 
+    def _is_its_own(self, error: Exception) -> bool:
+        """Whether an error is the server's own affair, so that another one may do."""
+        return self._dialect.fault(getattr(error, "sqlstate", None), str(error)) in _NEXT
+
     def _note(self, address: Address, error: Exception, reason: str) -> None:
         self._reasons[f"{address[0]}:{address[1]}"] = reason
         self._last = error
 
     async def _ask(self, connection: Any) -> Census | None:
-        """Ask for the servers; None where there is no list."""
+        """Ask for the servers; None where there is no list.
+
+        Raises:
+            Exception: The connection hangs or is gone, so it is good for nothing.
+        """
         if Capability.LISTED_SERVERS not in self._dialect.capabilities:
             _LOG.info("the server is no YugabyteDB: the first host that works is taken")
             return None
         try:
             rows = await self._opener.fetch(connection, SERVERS, QUERY_TIMEOUT)
             servers = tuple(read_servers([dict(row) for row in rows]))
-        except (asyncpg.PostgresError, OSError, KeyError, ValueError) as error:
+        except (asyncpg.PostgresError, KeyError, ValueError) as error:
+            if connection.is_closed() or self._is_its_own(error):
+                raise
             plain = getattr(error, "sqlstate", None) == NO_SUCH_FUNCTION
             level = logging.INFO if plain else logging.WARNING
             _LOG.log(level, "no list of servers (%s): the first host that works is taken", cause(error))
@@ -260,10 +283,12 @@ class Placing:
         topology, table = Topology(), ServerTable(self._wanted)
         topology.apply((*listing.servers, *listing.extra), reset=True)
         table.seeds, table.discovered = listing.seeds, True
-        tried: set[str] = set()
+        tried = {*self._failed_here, *book.list(census.servers, self._failed_hosts, census.answered_at).seeds}
+        for uuid in tried:
+            census.failed(uuid, self._end_of_absence())
         while True:
             health = Health()
-            for uuid in {*tried, *self._failed_here, *census.left_out(time.monotonic())}:
+            for uuid in {*tried, *census.left_out(time.monotonic())}:
                 health.unreachable(uuid, "failed a short while ago", 0.0)
             plan = PlacementPlanner(topology.snapshot, health, census.load, self._rng, table).for_host(Role.LEADER)
             node = next((c.node for c in plan.candidates if c.node.uuid not in tried), None)
@@ -276,7 +301,15 @@ class Placing:
                     self._taken = connection
                     census.opened(node.uuid, connection)
                     return connection
-            census.failed(node.uuid, time.monotonic() + self._settings.failed_host_reconnect_delay_secs)
+            census.failed(node.uuid, self._end_of_absence())
+
+    @property
+    def _failed_hosts(self) -> list[Host]:
+        """Hosts of the connection string that failed in this call, under whatever uuid a list may have them."""
+        return [host for host in self._hosts if host.uuid in self._failed_here]
+
+    def _end_of_absence(self) -> float:
+        return time.monotonic() + self._settings.failed_host_reconnect_delay_secs
 
     async def _at(self, host: str, port: int, uuid: str, at_hand: Any) -> Any:
         """The connection at hand, if it leads there; else a new one."""

@@ -380,7 +380,8 @@ class CallerLoop:
     async def _look_up(self, host: str, port: int) -> list[Any]:
         """The addresses of a host. Looking them up cannot be interrupted, so another thread does it."""
         asking = LookUp(host, port)
-        if not asking.finished.wait(self._time_left()):
+        left = self._time_left()
+        if not asking.finished.wait(None if left is None else min(left, threading.TIMEOUT_MAX)):
             await self.create_future()  # the timer that is due now ends this
         if asking.error is not None:
             raise asking.error

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import inspect
+import logging
 import threading
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
@@ -18,6 +19,8 @@ from typing import Any, TypeVar
 from picopyn.errors import PoolClosed, UsageError
 
 T = TypeVar("T")
+
+_LOG = logging.getLogger(__name__)
 
 _ENDED = "the pool was closed meanwhile"
 
@@ -38,6 +41,7 @@ class ControlThread:
         self.ident = 0
         self._awaited: set[concurrent.futures.Future[Any]] = set()
         self._runs = threading.Event()
+        self._has_to_end = False
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
         self._runs.wait()
@@ -62,8 +66,7 @@ class ControlThread:
         try:
             return self._result(future)
         except PoolClosed:
-            if inspect.getcoroutinestate(coroutine) == inspect.CORO_CREATED:
-                coroutine.close()
+            _forget(coroutine)
             raise
         except BaseException:
             if not future.done():
@@ -117,6 +120,7 @@ class ControlThread:
 
     def stop(self) -> None:
         """End it; from another thread, wait until it has ended."""
+        self._has_to_end = True
         self.post(self.loop.stop)
         if threading.get_ident() != self.ident:
             self._thread.join(1.0)
@@ -138,9 +142,21 @@ class ControlThread:
         asyncio.set_event_loop(self.loop)
         self.loop.call_soon(self._runs.set)
         try:
-            self.loop.run_forever()
+            self._run_until_stopped()
         finally:
             self._end()
+
+    def _run_until_stopped(self) -> None:
+        """An `on_event` that raises `SystemExit` or `KeyboardInterrupt` here ends neither the process nor the pool."""
+        while True:
+            try:
+                self.loop.run_forever()
+            except (SystemExit, KeyboardInterrupt) as error:
+                _LOG.error("%r on the pool's own thread; the pool goes on", error, exc_info=error)
+                if self._has_to_end:
+                    return
+            else:
+                return
 
     def _end(self) -> None:
         left = asyncio.all_tasks(self.loop)
@@ -152,6 +168,12 @@ class ControlThread:
         self.loop.close()
         for future in list(self._awaited):
             future.cancel()
+
+
+def _forget(coroutine: Coroutine[Any, Any, Any]) -> None:
+    """It was handed over too late to begin."""
+    if inspect.getcoroutinestate(coroutine) == inspect.CORO_CREATED:
+        coroutine.close()
 
 
 def _answer(done: concurrent.futures.Future[T], step: Callable[[], T]) -> None:

@@ -141,11 +141,12 @@ def wait(awaited: Mapping[int, int], timeout: float | None) -> dict[int, int]:
 
     Args:
         awaited: Descriptor → `READ`, `WRITE` or both.
-        timeout: How long (seconds), or None.
+        timeout: How long (seconds), or None. Never longer than `PATIENCE`, as the system knows no end of all time.
 
     Returns:
         Descriptor → what has happened, for those to which something has.
     """
+    timeout = None if timeout is None else min(timeout, PATIENCE)
     if not hasattr(select, "poll"):
         return _select(awaited, timeout)
     poll = select.poll()

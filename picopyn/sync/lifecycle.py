@@ -162,7 +162,7 @@ def _end(control: ControlThread, workers: Workers | None, household: Household |
         if workers is not None:
             workers.end()
     finally:
-        control.loop.stop()
+        control.stop()
 
 
 async def _closing(household: Household, grace: float) -> None:

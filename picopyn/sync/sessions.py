@@ -86,7 +86,7 @@ class BlockingSessions:
             else:
                 wire.run(self._sessions.clear(wire))
                 self._set_up(wire)
-        except Exception as error:
+        except BaseException as error:  # this thread is ours: there is nobody to be ended or interrupted
             _LOG.info("a connection could not be reset and is closed: %s", type(error).__name__)
             return False
         finally:
@@ -102,10 +102,12 @@ class BlockingSessions:
         still = self._alarm(self._hook_timeout, partial(_expire, expired, wire))
         try:
             _plainly(self._hook, wire)
-        except Exception as error:
-            raise HookFailed from (too_slow(self._hook_timeout) if expired.is_set() else error)
+        except BaseException as error:
+            raise HookFailed from (too_slow(self._hook_timeout) if expired.is_set() else _exception(error))
         finally:
             still()
+        if expired.is_set():  # it was late without asking the server
+            raise HookFailed from too_slow(self._hook_timeout)
         check_set_up(wire)
 
 
@@ -119,6 +121,15 @@ def _plainly(hook: Callable[[Connection], object], wire: Wire) -> None:
     if inspect.iscoroutine(made):
         made.close()
         raise UsageError("the hook gave a coroutine; a hook of a pool of threads is a plain function")
+
+
+def _exception(error: BaseException) -> Exception:
+    """What a hook raised, for those who wait; `SystemExit` and its like are for the thread that the hook ran in."""
+    if isinstance(error, Exception):
+        return error
+    told = RuntimeError(f"after_connect raised {error!r}")
+    told.__cause__ = error
+    return told
 
 
 def _expire(expired: threading.Event, wire: Wire) -> None:

@@ -158,8 +158,13 @@ class Step:
 
 
 def _fail(answer: asyncio.Future[Any], error: BaseException) -> None:
-    if not answer.done():  # a future refuses StopIteration
-        answer.set_exception(RuntimeError(repr(error)) if isinstance(error, StopIteration) else error)
+    if answer.done():
+        return
+    if not isinstance(error, Exception) or isinstance(error, StopIteration):
+        told = RuntimeError(repr(error))  # a future refuses StopIteration, and SystemExit would end the loop
+        told.__cause__ = error
+        error = told
+    answer.set_exception(error)
 
 
 def _settle(answer: asyncio.Future[Any], result: T, forgo: Callable[[T], object]) -> None:

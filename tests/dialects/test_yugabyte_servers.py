@@ -108,11 +108,12 @@ def test_seeds_are_found_among_the_servers_by_any_name() -> None:
 
 
 def test_a_map_has_the_last_word() -> None:
-    """For tunnels; the seed is still found by what the list says."""
+    """For tunnels; the seed is still found by what the list says, and by what is dialled."""
     book = AddressBook(lambda host, port: ("localhost", port + 1))
-    listing = book.list([Server("10.0.0.1", 1, uuid="a")], [host("10.0.0.1", 1)], None)
-    assert (listing.servers[0].host, listing.servers[0].port) == ("localhost", 2)
-    assert (listing.seeds, listing.extra) == (("a",), ())
+    for seed in (host("10.0.0.1", 1), host("localhost", 2)):
+        listing = book.list([Server("10.0.0.1", 1, uuid="a")], [seed], None)
+        assert (listing.servers[0].host, listing.servers[0].port) == ("localhost", 2)
+        assert (listing.seeds, listing.extra) == (("a",), ())
 
 
 def test_the_dialect_is_postgresql_with_other_words() -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from picopyn.errors import ConfigError, PoolClosed, UsageError
+from picopyn.errors import AcquireTimeout, ConfigError, PoolClosed, UsageError
 from picopyn.observe import ConnectionClosed
 from picopyn.sync import Connection, Pool
 from picopyn.sync.acquired import AcquiredConnection
@@ -103,12 +103,65 @@ def test_hooks_are_plain_functions(server: PostgresServer) -> None:
         opened(server, after_connect=lambda connection: hook(connection), connect_timeout=1).open()
 
 
-def test_in_a_running_event_loop_it_works_and_warns_once(server: PostgresServer) -> None:
-    """Whoever calls it there learns that his loop stands still."""
+@pytest.mark.parametrize("error", [SystemExit, KeyboardInterrupt])
+def test_a_hook_cannot_end_the_pool(error: type[BaseException], server: PostgresServer) -> None:
+    """It runs in a thread of ours, which has no process to end; whoever waits learns what it raised."""
+    fails = False
+
+    def hook(_: object) -> None:
+        if fails:
+            raise error
+
+    def observe(event: object) -> None:
+        if fails and isinstance(event, ConnectionClosed):
+            raise error
+
+    with opened(server, after_connect=hook, reset=hook, on_event=observe, max_size=1) as pool:
+        fails = True
+        with pool.acquire() as connection:  # given back, it is reset: that fails, and so does the observer
+            assert connection.fetchval("SELECT 1") == 1
+        until(lambda: pool.stats().closes)
+        with pytest.raises(RuntimeError, match=f"after_connect raised {error.__name__}"):
+            pool.fetchval("SELECT 2")
+        fails = False
+        assert pool.fetchval("SELECT 3", timeout=20) == 3
+        assert pool.refresh_topology()
+
+
+def test_a_hook_that_is_late_without_asking_the_server(server: PostgresServer) -> None:
+    """It cannot be interrupted; the error tells of the limit, not of the connection that was dropped by it."""
+
+    def hook(_: object) -> None:
+        time.sleep(0.3)
+
+    with pytest.raises(AcquireTimeout, match=r"after_connect did not finish within 0\.1 s"):
+        opened(server, after_connect=hook, after_connect_timeout=0.1).open()
+
+
+@pytest.mark.parametrize("timeout", [3e6, 1e300, float("inf")])
+def test_a_limit_may_be_longer_than_the_system_can_wait(timeout: float, server: PostgresServer) -> None:
+    """Also for what runs in a task, and for a first connection."""
+    with opened(server, connect_timeout=min(timeout, 1e300)) as pool:
+        assert pool.fetchval("SELECT 1", timeout=timeout) == 1
+        with pool.acquire(timeout=timeout) as connection:
+            assert connection.fetchval("SELECT 2", timeout=timeout) == 2
+
+
+@pytest.mark.parametrize("way", ["call", "acquire", "transaction", "run_transaction"])
+def test_in_a_running_event_loop_it_works_and_warns_once(way: str, server: PostgresServer) -> None:
+    """Whoever uses it there learns that his loop stands still."""
     with opened(server) as pool:
 
+        def ask(query: str) -> int:
+            if way == "run_transaction":
+                return pool.run_transaction(lambda connection: connection.fetchval(query))
+            if way == "call":
+                return pool.fetchval(query)
+            with getattr(pool, way)() as connection:
+                return connection.fetchval(query)
+
         async def call() -> list[int]:
-            return [pool.fetchval("SELECT 1"), pool.fetchval("SELECT 2")]
+            return [ask("SELECT 1"), ask("SELECT 2")]
 
         with pytest.warns(RuntimeWarning, match="picopyn.sync is used in a running event loop") as told:
             assert asyncio.run(call()) == [1, 2]

@@ -15,7 +15,7 @@ import pytest
 
 from picopyn import asynchronous, sync
 from picopyn.errors import ConfigError, NoNodeAvailable
-from picopyn.testing import YugabyteCluster
+from picopyn.testing import FaultProxy, YugabyteCluster
 from tests.threads import FACADES
 from tests.yugabyte.conftest import Factory, in_thread
 
@@ -119,6 +119,35 @@ async def test_65_66_dead_nodes_are_passed_by(picopyn_yugabyte_cluster: Factory,
     delay = {"failed_host_reconnect_delay_secs": 0}
     await in_thread(cluster.kill, "n2", "n3")
     assert await node_of(cluster, await connect(cluster.dsn, **keys, **delay)) in ("n1", "n4"), "the delay is no wall"
+
+
+async def test_a_host_that_ends_while_it_is_asked_is_passed_by(
+    picopyn_yugabyte_cluster: Factory, connect: Connect
+) -> None:
+    """Its connection is good for nothing; another host is asked."""
+    cluster = picopyn_yugabyte_cluster(THREE, read_replicas=("c.r.a",))
+    with FaultProxy(*cluster.address_of("n1")) as proxy:
+        proxy.cut_at(b"yb_servers")
+        dsn = cluster.dsn_of("n2").replace("@", f"@127.0.0.1:{proxy.port},")
+        assert await node_of(cluster, await connect(dsn, load_balance="only-rr")) == "n4"
+
+
+async def test_a_host_that_hangs_is_waited_for_once(picopyn_yugabyte_cluster: Factory, connect: Connect) -> None:
+    """Under whichever address the list has it."""
+    cluster = picopyn_yugabyte_cluster(THREE)
+    inside = cluster.address_of("n1")
+    with FaultProxy(*inside) as proxy:
+        proxy.freeze()
+        outside = ("127.0.0.1", proxy.port)
+        connection = await connect(
+            cluster.dsn_of("n2").replace("@", f"@127.0.0.1:{proxy.port},"),
+            load_balance=True,
+            topology_keys="c.r.a:1,c.r.b:2",
+            connect_timeout=0.5,
+            address_map=lambda host, port: outside if (host, port) == inside else (host, port),
+        )
+        assert await node_of(cluster, connection) == "n2"
+        assert proxy.accepted == 1
 
 
 async def test_without_balancing_the_first_host_that_works(picopyn_yugabyte_cluster: Factory, connect: Connect) -> None:

@@ -65,8 +65,8 @@ class AddressBook:
         events: dict[str, EventInstance] = {}
         for server in servers:
             event = events[server.uuid] = self._event(server)
-            for host in (event.host, server.host, server.public_ip):
-                known.update(dict.fromkeys(self._places(host, server.port), server.uuid))
+            for host, port in ((event.host, event.port), (server.host, server.port), (server.public_ip, server.port)):
+                known.update(dict.fromkeys(self._places(host, port), server.uuid))
         found = {host: self._find(host, known) for host in hosts}
         extra = tuple(seed(host) for host, uuid in found.items() if uuid is None)
         return Listing(

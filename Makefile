@@ -24,7 +24,7 @@ demo: $(READY)  ## a cluster on this machine, and what the driver does with it
 	@$(BIN)/picopyn demo $(ARGS)
 
 test: $(READY)  ## all tests (ARGS="-k name" for some)
-	$(BIN)/python -m pytest -n 4 $(ARGS)
+	$(BIN)/python -m pytest -n 4 --maxschedchunk 32 $(ARGS)
 
 lint: $(READY)  ## style and form
 	$(BIN)/ruff check .

@@ -6,6 +6,7 @@ thread. Names, arguments, results and errors are those of the asynchronous pool.
 
 from __future__ import annotations
 
+import sys
 import traceback
 import warnings
 from asyncio import _get_running_loop
@@ -400,7 +401,6 @@ class Pool(PoolFacade[Lifecycle], PublishedNames):
             UsageError: What was asked for contradicts itself, the tier is not known, the bucket out of range, or the
                 key cannot be hashed.
         """
-        self._warn_about_the_loop(1)
         place = self._place(role, node, key, read_only, fallback_master, master_as_replica_weight, tier, bucket)
         check_timeout(timeout)
         origin = traceback.StackSummary.from_list(traceback.extract_stack()[:-1]) if self._settings.debug else None
@@ -460,7 +460,6 @@ class Pool(PoolFacade[Lifecycle], PublishedNames):
         Raises:
             NotSupported: The server has no transactions (Picodata).
         """
-        self._warn_about_the_loop(1)
         self._check_atomic("transaction")
         acquiring = self.acquire(timeout=timeout, role=role, node=node, key=key)
         return PoolTransaction(acquiring, {"isolation": isolation, "readonly": readonly, "deferrable": deferrable})
@@ -502,7 +501,8 @@ class Pool(PoolFacade[Lifecycle], PublishedNames):
             ValueError: The retries or the limit are none.
             Exception: What `work` raised; it was rolled back.
         """
-        self._warn_about_the_loop(1)
+        if _get_running_loop() is not None:
+            self._warn_about_the_loop()
         run, place = self._transaction_run(retries, timeout, role, readonly=readonly)
         options = {"isolation": isolation, "readonly": readonly, "deferrable": deferrable}
         alarm = self._control_thread.alarm
@@ -617,13 +617,15 @@ class Pool(PoolFacade[Lifecycle], PublishedNames):
         if not self._life.is_open:
             self._check_open()
         if _get_running_loop() is not None:
-            self._warn_about_the_loop(2)
+            self._warn_about_the_loop()
         request = Request(method, query, args, self._default_role if role is None else self._role(role), idempotent)
         if timeout is not None or self._command_timeout is not None:
             self._limit(request, timeout)
         return request
 
     def _take(self, timeout: float | None, place: Place, origin: traceback.StackSummary | None) -> AcquiredConnection:
+        if _get_running_loop() is not None:
+            self._warn_about_the_loop()
         request = self._loan_request(timeout, place)
         try:
             loan = drive(self._executor.acquire(request, place))
@@ -634,13 +636,16 @@ class Pool(PoolFacade[Lifecycle], PublishedNames):
             self._executor.forfeit(request)
             raise
 
-    def _warn_about_the_loop(self, above: int) -> None:
-        """Tell, once, whoever is so many calls above that his event loop stands still, if he has one."""
-        if self._warned or _get_running_loop() is None:
+    def _warn_about_the_loop(self) -> None:
+        """Tell, once, whoever uses the pool where an event loop runs that it stands still."""
+        if self._warned:
             return
         self._warned = True
         text = "picopyn.sync is used in a running event loop, which stands still meanwhile; use picopyn.asynchronous"
-        warnings.warn(text, RuntimeWarning, stacklevel=above + 2)
+        depth = 1
+        while sys._getframe(depth).f_globals["__name__"].startswith("picopyn."):
+            depth += 1
+        warnings.warn(text, RuntimeWarning, stacklevel=depth + 1)
 
     def _there(self, step: Callable[[], T]) -> T:
         return self._control_thread.call(step)

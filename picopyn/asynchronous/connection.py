@@ -14,6 +14,7 @@ from typing import Any
 
 from picopyn.asynchronous.buffered import put_in_front
 from picopyn.asynchronous.copying import CopyingConnection
+from picopyn.asynchronous.early_notices import ListeningLoop
 from picopyn.asynchronous.known_types import known_arrays
 from picopyn.asynchronous.last_byte import seconds_since_last_byte
 from picopyn.asynchronous.tapping import tapped
@@ -41,10 +42,11 @@ class Connection(CopyingConnection):
 
     __slots__ = ("_limit", "endpoint", "has_catalog", "on_notice")
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
+    def __init__(self, protocol: Any, transport: Any, loop: Any, *args: Any, **kwargs: Any) -> None:
+        listening = loop if isinstance(loop, ListeningLoop) else None
+        super().__init__(protocol, transport, listening.behind if listening else loop, *args, **kwargs)
         self._limit: float | None = None
-        self.on_notice: Callable[[str], None] | None = None
+        self.on_notice: Callable[[str], None] | None = listening.on_notice if listening else None
         self.endpoint: tuple[str, int] = ("", 0)
         self.has_catalog = True
 

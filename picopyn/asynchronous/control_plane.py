@@ -21,7 +21,12 @@ from picopyn.asynchronous.servers_source import ServersSource
 from picopyn.asynchronous.static_source import StaticTopologySource
 from picopyn.asynchronous.tablet_learner import TabletLearner
 from picopyn.asynchronous.topology_source import ConnectedSource
-from picopyn.asynchronous.topology_tracker import PollingTopologySource, TopologySource, TopologyTracker
+from picopyn.asynchronous.topology_tracker import (
+    NotifyTopologySource,
+    PollingTopologySource,
+    TopologySource,
+    TopologyTracker,
+)
 from picopyn.dialects.base import Capability, Dialect
 from picopyn.dialects.yugabyte.hash_code import HASH_CODES
 from picopyn.engine.cluster import Cluster
@@ -107,8 +112,13 @@ class ControlPlane:
     ) -> TopologySource:
         reach = self._reach
         if self._learns:
-            address_map = settings.address_map
-            return PollingTopologySource(reach.topology, address_map=address_map, leader_finder=self._finder, now=now)
+            return NotifyTopologySource(
+                reach.topology_news,
+                first=reach.first,
+                address_map=settings.address_map,
+                leader_finder=self._finder,
+                now=now,
+            )
         endpoints = [endpoint.with_default_port(dialect.default_port) for endpoint in settings.endpoints]
         if self.hosts is None:
             return StaticTopologySource(endpoints)
@@ -176,6 +186,8 @@ class ControlPlane:
     async def start(self, cluster: Cluster, executor: Executor) -> None:
         """Take the first look, hand it to the engine; learning, where there is anything to learn, starts meanwhile."""
         self._cluster, self._executor = cluster, executor
+        if isinstance(self._source, NotifyTopologySource):
+            self._source.on_doubt = self._look_soon
         await self.tracker.start(self._refreshed)
         self._adopt(self.snapshot)
         if self._learns:
@@ -206,6 +218,9 @@ class ControlPlane:
             self.tracker.trigger()
             return self.tracker.next_look
         return self._on_demand.ask(self._cluster)
+
+    def _look_soon(self) -> None:
+        self.look_again()
 
     async def look_now(self) -> None:
         """Look at the cluster now; afterwards the engine has what was seen.

@@ -1,150 +1,277 @@
-"""The topology source that listens: Picodata's planned topology notices.
+"""The topology source that listens: Picodata's planned topology notices, over a poll of everything else.
 
-The server tells a service connection everything it knows before that connection is ready, and every
-change afterwards. This file decides when the connection is opened, which notices belong together, and
-when a batch replaces everything known. What a notice means is the dialect's affair. No server sends such
-notices yet, so a driver polls.
+A server that has topology notices tells a service connection everything it knows before that connection is ready, and
+every change afterwards. This file decides when such a connection is opened, and when what was heard is handed on. What
+a notice means, and how it goes together with what is read, is the dialect's affair. No server sends such notices yet;
+over a connection that hears none this source polls, and nothing else.
 
-*Source:* picodata `doc/adr/2025-09-12-pgproto-topology-notifications.md` (start-up key
-`picodata_catalog_cdc` = 1).
+*Source:* picodata `doc/adr/2025-09-12-pgproto-topology-notifications.md` (start-up key `picodata_catalog_cdc` = 1).
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+import time
+from collections.abc import Awaitable, Callable, Iterable
 
-from picopyn.asynchronous.service_connection import ServiceConnection, drop, say_goodbye
-from picopyn.asynchronous.topology_source import QUERY_TIMEOUT, TopologySource
+from picopyn.asynchronous.leader_finder import FindsLeaders
+from picopyn.asynchronous.service_connection import ServiceConnection, drop
+from picopyn.asynchronous.topology_source import QUERY_TIMEOUT, PollingTopologySource
+from picopyn.dialects.picodata.addresses import AddressMap
 from picopyn.dialects.picodata.catalog_notices import read_catalog_notice
+from picopyn.dialects.picodata.catalog_view import CatalogView
 from picopyn.errors import NoNodeAvailable
-from picopyn.topology import Event, EventBatch
+from picopyn.topology import Event, EventBatch, EventInstance
 
 _LOG = logging.getLogger(__name__)
 
-#: Opens the service connection; the callable it is given must be handed the text of every notice of that
-#: connection, synchronously, those that arrive before the connection is ready included. None when no node
-#: can be reached.
+#: Opens the service connection; the callable it is given must be handed the text of every notice of that connection,
+#: synchronously, those that arrive before the connection is ready included. None when no node can be reached.
 NoticeConnect = Callable[[Callable[[str], None]], Awaitable[ServiceConnection | None]]
 
+#: While buckets move, what is told of them is handed on at most so often (seconds): each time costs a new map.
+BUCKET_PAUSE = 0.05
+#: So many runs of buckets are handed on without a pause.
+MOST_RUNS = 2000
 
-class NotifyTopologySource(TopologySource):
-    """Emits a batch whenever the server speaks.
 
-    A new connection is a new epoch: its snapshot is emitted as one batch that replaces everything known.
-    Notices that arrive in one go are emitted as one batch, so a change of several rows is applied in one
-    step.
+class NotifyTopologySource(PollingTopologySource):
+    """Emits a batch whenever the server speaks, and one per refresh.
+
+    A refresh reads the tables as a polling source does: that shows that the connection lives, brings what no notice
+    tells, and checks what was told. Notices that arrive in one go are emitted as one batch, so a change of several rows
+    is applied in one step; news of leaders and instances never waits, a storm of moving buckets is gathered. What was
+    told is not taken back by what was read, unless the two contradict each other for longer than a server needs to
+    carry out what it told: then only readings count for the rest of this connection, and one warning says so.
 
     Args:
         connect: Opens the service connection with the notices wired in.
-        query_timeout: Seconds within which the server must answer the question whether it is still there.
+        first: A connection that exists already and was not asked to tell anything; the first refresh reads over it, and
+            the next one looks for a connection that tells.
+        address_map: See [`PollingTopologySource`][picopyn.asynchronous.topology_tracker.PollingTopologySource], as for
+            the rest.
+        leader_finder: Asks for leaders that are neither told nor readable.
+        now: Clock.
+        query_timeout: Seconds the server has for each answer.
+
+    Attributes:
+        on_doubt: Called when a refresh should come soon: something was told that only a reading completes.
     """
 
-    def __init__(self, connect: NoticeConnect, *, query_timeout: float = QUERY_TIMEOUT) -> None:
-        self._connect = connect
-        self._query_timeout = query_timeout
-        self._connection: ServiceConnection | None = None
-        self._hearing: _Hearing | None = None
-        self._epoch = 0
-        self._closed = False
+    def __init__(
+        self,
+        connect: NoticeConnect,
+        *,
+        first: Callable[[], ServiceConnection | None] | None = None,
+        address_map: AddressMap | None = None,
+        leader_finder: FindsLeaders | None = None,
+        now: Callable[[], float] = time.monotonic,
+        query_timeout: float = QUERY_TIMEOUT,
+    ) -> None:
+        super().__init__(
+            self._open, address_map=address_map, leader_finder=leader_finder, now=now, query_timeout=query_timeout
+        )
+        self.on_doubt: Callable[[], None] = _nothing
+        self._listening = _Listening(connect, first, address_map, now)
 
-    def listen(self, emit: Callable[[EventBatch], None]) -> None:
-        """Set who takes the batches; a source that was closed begins anew."""
-        super().listen(emit)
-        self._closed = False
+    @property
+    def listening(self) -> bool:
+        """Whether the server tells what changes, and is believed."""
+        return self._listening.hears
 
     async def refresh(self) -> None:
-        """Make sure the connection lives, and that everything the server had said by now is emitted.
+        """Read everything once, and emit it together with what the server told.
 
         Raises:
-            NoNodeAvailable: No node could be reached.
+            NoNodeAvailable: No node could be reached; nothing is emitted.
+            Exception: Replicasets or instances could not be read; nothing is emitted, the connection is closed.
         """
-        if not await self._lives():
-            self._drop()
-            await self._open()
+        if self._listening.provisional and self._connection is not None:
+            await self._look_for_a_teller()
+        await super().refresh()
 
     async def close(self) -> None:
         """Close the connection; nothing is emitted any more."""
-        connection, self._connection = self._connection, None
-        self._closed = True
-        self._hear_nothing()
+        self._listening.end()
+        await super().close()
+
+    async def _open(self) -> ServiceConnection | None:
+        listening = self._listening
+        connection = listening.take_first()
         if connection is not None:
-            await say_goodbye(connection)
+            return connection
+        hearing = _Hearing(listening, self._heard)
+        connection = await listening.connect(hearing.hear)
+        if connection is not None:
+            listening.current = hearing
+        return connection
 
-    def terminate(self) -> None:
-        """The same without waiting."""
-        self._closed = True
-        self._drop()
-
-    async def _lives(self) -> bool:
-        if self._connection is None or self._connection.is_closed():
-            return False
-        try:
-            async with asyncio.timeout(self._query_timeout):
-                await self._connection.fetch("SELECT 1")
-        except Exception:
-            return False
-        if self._hearing is not None:
-            self._hearing.flush()
-        return True
-
-    async def _open(self) -> None:
-        hearing = _Hearing(self._emit_batch, self._epoch + 1)
-        self._hearing = hearing
-        connection = await self._connect(hearing.hear)
-        if connection is None or self._closed:
+    async def _look_for_a_teller(self) -> None:
+        """The first connection was not asked to tell anything: another one takes its place if the server does."""
+        listening = self._listening
+        hearing = _Hearing(listening, self._heard)
+        connection = await listening.connect(hearing.hear)
+        if connection is None:
+            return
+        if self._closed:
             drop(connection)
-            self._hear_nothing()
-            raise NoNodeAvailable("no node could be reached for topology notices")
-        self._connection = connection
-        self._epoch += 1
-        hearing.flush(snapshot=True)
+            raise NoNodeAvailable("the topology source is closed")
+        listening.provisional = False
+        if hearing.view.speaks:
+            self._give_up()
+            listening.current = hearing
+            self._use(connection)
+        else:
+            hearing.end()
+            drop(connection)
 
-    def _drop(self) -> None:
-        self._hear_nothing()
-        drop(self._connection)
-        self._connection = None
+    def _give_up(self) -> None:
+        self._listening.end()
+        super()._give_up()
 
-    def _hear_nothing(self) -> None:
-        if self._hearing is not None:
-            self._hearing.deaf = True
-            self._hearing = None
+    def _leaderless(self, events: Iterable[Event]) -> Iterable[Event]:
+        view = self._listening.view
+        if view is None:
+            return events
+        return [each for each in events if not (isinstance(each, EventInstance) and view.is_told(each.replicaset_uuid))]
 
-    def _emit_batch(self, batch: EventBatch) -> None:
-        self.emit(batch)
+    def _emit_poll(self, events: tuple[Event, ...]) -> None:
+        view = self._listening.view
+        if view is not None:
+            believed = not view.doubt
+            events = view.read(events, self._listening.now())
+            if believed and view.doubt:
+                _warn(view)
+                self._begin_epoch()
+        super()._emit_poll(events)
+
+    def _heard(self) -> None:
+        """Hand on what was told, once there is something it can be added to."""
+        view = self._listening.view
+        if view is None or self._before is None or self._closed:
+            return
+        if view.doubt:
+            self._begin_epoch()
+            self.on_doubt()
+            return
+        if view.strangers:
+            self.on_doubt()
+        changes = view.changes()
+        if not changes:
+            return
+        self._sequence += 1
+        try:
+            self.emit(EventBatch(changes, self._epoch, self._sequence, pushed=True))
+        except ValueError as error:
+            view.disbelieve(str(error))
+            _warn(view)
+            self._begin_epoch()
+            self.on_doubt()
+
+
+class _Listening:
+    """How a source comes to listen, and to whom it listens now.
+
+    Attributes:
+        provisional: The connection is one that was not asked to tell anything.
+        current: What the connection in use says; None when it says nothing we could hear.
+    """
+
+    def __init__(
+        self,
+        connect: NoticeConnect,
+        first: Callable[[], ServiceConnection | None] | None,
+        address_map: AddressMap | None,
+        now: Callable[[], float],
+    ) -> None:
+        self.connect = connect
+        self.address_map = address_map
+        self.now = now
+        self.provisional = False
+        self.current: _Hearing | None = None
+        self._first = first
+
+    @property
+    def view(self) -> CatalogView | None:
+        """What was told over the connection in use."""
+        return None if self.current is None else self.current.view
+
+    @property
+    def hears(self) -> bool:
+        """Whether the server tells anything that counts."""
+        return self.view is not None and self.view.speaks and not self.view.doubt
+
+    def take_first(self) -> ServiceConnection | None:
+        """The connection that exists already, once."""
+        first, self._first = self._first, None
+        connection = None if first is None else first()
+        self.provisional = connection is not None
+        return connection
+
+    def end(self) -> None:
+        """The connection is given up: nothing it says counts any more."""
+        current, self.current = self.current, None
+        self.provisional = False
+        if current is not None:
+            current.end()
 
 
 class _Hearing:
-    """What one connection says, from before it is ready until it is dropped."""
+    """What one connection says, from before it is ready until it is given up."""
 
-    def __init__(self, emit: Callable[[EventBatch], None], epoch: int) -> None:
-        self.deaf = False
-        self._emit = emit
-        self._epoch = epoch
-        self._heard: list[Event] = []
-        self._told_snapshot = False
+    def __init__(self, listening: _Listening, heard: Callable[[], None]) -> None:
+        self.view = CatalogView(listening.address_map)
+        self._heard = heard
+        self._timer: asyncio.Handle | None = None
+        self._due = 0.0
+        self._last = 0.0
+        self._ended = False
 
     def hear(self, text: str) -> None:
         """The notice callback: takes topology notices, drops all others."""
-        event = None if self.deaf else read_catalog_notice(text)
-        if event is None:
+        if self._ended or self.view.doubt:
             return
-        self._heard.append(event)
-        if len(self._heard) == 1 and self._told_snapshot:
-            # Not at once: notices that came in one packet belong together.
-            asyncio.get_running_loop().call_soon(self.flush)
-
-    def flush(self, snapshot: bool = False) -> None:
-        """Emit what was heard; the snapshot also when it is empty, because it replaces everything known."""
-        if self.deaf or not (self._heard or snapshot):
-            return
-        heard, self._heard = self._heard, []
-        self._told_snapshot = True
-        batch = EventBatch(tuple(heard), self._epoch, reset=snapshot)
         try:
-            self._emit(batch)
-        except Exception:
-            if snapshot:
-                raise
-            _LOG.warning("topology notices could not be applied; what is known stays", exc_info=True)
+            notice = read_catalog_notice(text)
+        except ValueError as error:
+            self.view.disbelieve(str(error))
+            _warn(self.view)
+        else:
+            if notice is None:
+                return
+            self.view.hear(notice)
+        self._schedule()
+
+    def end(self) -> None:
+        """Hear nothing any more."""
+        self._ended = True
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _schedule(self) -> None:
+        """Not at once: notices that came in one packet belong together."""
+        view, loop = self.view, asyncio.get_running_loop()
+        now = loop.time()
+        at_once = view.urgent or bool(view.doubt) or view.waiting >= MOST_RUNS
+        due = now if at_once else max(now, self._last + BUCKET_PAUSE)
+        if self._timer is not None:
+            if self._due <= due:
+                return
+            self._timer.cancel()
+        self._due = due
+        self._timer = loop.call_soon(self._flush) if due <= now else loop.call_at(due, self._flush)
+
+    def _flush(self) -> None:
+        self._timer = None
+        self._last = asyncio.get_running_loop().time()
+        if not self._ended:
+            self._heard()
+
+
+def _warn(view: CatalogView) -> None:
+    _LOG.warning("the topology notices of a server are not used, it is polled instead: %s", view.doubt)
+
+
+def _nothing() -> None:
+    """Nobody asked to be told."""

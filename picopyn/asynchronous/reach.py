@@ -83,10 +83,16 @@ class Reach:
 
     async def topology(self) -> Connection | None:
         """A connection to read the topology with, or None when no node can be reached."""
+        return self.first() or await self._quietly(Purpose.TOPOLOGY, self._by_leadership(leaders_last=False))
+
+    def first(self) -> Connection | None:
+        """The connection that exists already, if it still lives, for reading the topology; to whoever asks first."""
         introduced, self._introduced = self._introduced, None
-        if introduced is not None and not introduced.is_closed():
-            return introduced
-        return await self._quietly(Purpose.TOPOLOGY, self._by_leadership(leaders_last=False))
+        return None if introduced is None or introduced.is_closed() else introduced
+
+    async def topology_news(self, on_notice: Callable[[str], None]) -> Connection | None:
+        """A connection to read the topology with, whose server is asked to tell what changes; or None."""
+        return await self._quietly(Purpose.TOPOLOGY_NEWS, self._by_leadership(leaders_last=False), on_notice)
 
     async def metadata(self, on_notice: Callable[[str], None]) -> Connection | None:
         """A connection to ask about statements with, to a node that leads nobody if there is one; or None."""

@@ -119,14 +119,21 @@ class ConnectedSource(TopologySource):
         if self._closed:
             drop(connection)
             raise NoNodeAvailable("the topology source is closed")
+        self._use(connection)
+        return connection
+
+    def _use(self, connection: ServiceConnection) -> None:
         self._connection = connection
         self._begin_connection()
-        self._epoch += 1
-        self._before = None
-        return connection
+        self._begin_epoch()
 
     def _begin_connection(self) -> None:
         """A connection was opened; what was known of the server behind the one before means nothing now."""
+
+    def _begin_epoch(self) -> None:
+        """The next batch replaces everything known."""
+        self._epoch += 1
+        self._before = None
 
     def _give_up(self) -> None:
         connection, self._connection = self._connection, None
@@ -187,13 +194,17 @@ class PollingTopologySource(ConnectedSource):
             raise
         if self._catalog.connection_lost:
             self._give_up()
-        leaders = await self._leaders.find(events) if self._catalog.leaders_hidden else []
+        leaders = await self._leaders.find(self._leaderless(events)) if self._catalog.leaders_hidden else []
         await asyncio.sleep(0)  # reading a large answer took its time, and so will applying it: others first
         self._emit_poll((*events, *leaders))
 
     def doubt_leader(self, replicaset_uuid: str | None = None) -> None:
         """Ask again at the next refresh who leads this replicaset (or each of them); for users who have to ask."""
         self._leaders.memory.forget(replicaset_uuid)
+
+    def _leaderless(self, events: Iterable[Event]) -> Iterable[Event]:
+        """The part of a reading whose leaders have to be asked for, where the tables do not name them."""
+        return events
 
     def _begin_connection(self) -> None:
         self._catalog.begin_connection()

@@ -261,7 +261,7 @@ class TopologyTracker:
             return
         self.topology.apply(batch, now=self._now())
         self._untold = True
-        if not self._refreshes.running:
+        if batch.pushed or not self._refreshes.running:
             self._tell()
 
     def _tell(self) -> None:

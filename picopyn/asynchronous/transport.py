@@ -16,7 +16,7 @@ import logging
 import ssl
 from collections.abc import AsyncGenerator, Callable, MutableMapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import asyncpg
 
@@ -24,6 +24,7 @@ from picopyn.asynchronous import tls
 from picopyn.asynchronous.background import unlamented
 from picopyn.asynchronous.config_files import PasswordFile
 from picopyn.asynchronous.connection import Connection, NamelessConnection
+from picopyn.asynchronous.early_notices import ListeningLoop
 from picopyn.asynchronous.name_seeds import first_to_answer
 from picopyn.asynchronous.pace import Pace
 from picopyn.asynchronous.socket_options import set_options
@@ -36,6 +37,8 @@ from picopyn.tls import Attempt
 _LOG = logging.getLogger("picopyn.asynchronous.transport")
 
 Address = tuple[str, int]
+#: Called with the text of every notice of a connection.
+OnNotice = Callable[[str], None]
 
 #: Connections that run callers' statements.
 _FOR_CALLERS = (Purpose.PLAIN, Purpose.REPLICA_READ, Purpose.STRICT)
@@ -45,6 +48,15 @@ STAGGER = 0.1
 
 #: How long an attempt to connect may go on when nobody waits for it any more (seconds).
 LAST_MOMENT = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class _Way:
+    """Where a connection leads, what for, and who hears its notices."""
+
+    address: Address
+    purpose: Purpose
+    on_notice: OnNotice | None
 
 
 class Dialer:
@@ -107,10 +119,8 @@ class Dialer:
         """The name under which an address was found, for what goes by names."""
         return self._security.plan.names
 
-    async def dial(
-        self, address: Address, purpose: Purpose, on_notice: Callable[[str], None] | None = None
-    ) -> Connection:
-        """Open one connection within the connect timeout.
+    async def dial(self, address: Address, purpose: Purpose, on_notice: OnNotice | None = None) -> Connection:
+        """Open one connection within the connect timeout; a notice is heard from the first word of the server on.
 
         While the credentials are held back, it is only found out whether the node lives.
 
@@ -122,7 +132,7 @@ class Dialer:
         """
         await self._check_credentials(address)
         try:
-            connection = await self._dial(address, purpose)
+            connection = await self._dial(address, purpose, on_notice)
         except asyncpg.PostgresError as error:
             self._refused(address, error)
             raise
@@ -135,8 +145,9 @@ class Dialer:
         connection.has_catalog = Capability.CATALOG in self._dialect.capabilities
         return connection
 
-    async def _dial(self, address: Address, purpose: Purpose) -> Connection:
-        dialling = asyncio.create_task(self._connect(address, purpose), name=f"picopyn dial {address[0]}")
+    async def _dial(self, address: Address, purpose: Purpose, on_notice: OnNotice | None) -> Connection:
+        way = _Way(address, purpose, on_notice)
+        dialling = asyncio.create_task(self._connect(way), name=f"picopyn dial {address[0]}")
         connecting = unlamented(dialling)
         try:
             await asyncio.wait({connecting})
@@ -175,31 +186,31 @@ class Dialer:
         for connection in self._made:
             connection.abandon()
 
-    async def _connect(self, address: Address, purpose: Purpose) -> Any:
+    async def _connect(self, way: _Way) -> Any:
         """Try the ways that `sslmode` leaves, one limit for all of them."""
         refused: asyncpg.PostgresError | None = None
-        if self._is_dear and purpose in _FOR_CALLERS:  # questions about nodes are few, and wait for nobody
+        if self._is_dear and way.purpose in _FOR_CALLERS:  # questions about nodes are few, and wait for nobody
             await self._pace.turn()
         async with asyncio.timeout(self._settings.connect_timeout):
-            *first, last = self._security.plan.attempts_at(address[0])
+            *first, last = self._security.plan.attempts_at(way.address[0])
             for attempt in first:
                 try:
-                    return await self._attempt(address, purpose, attempt)
+                    return await self._attempt(way, attempt)
                 except asyncpg.InvalidAuthorizationSpecificationError as error:
                     if error.sqlstate != "28000":  # a wrong password is wrong with TLS, too, and it is counted
                         raise
                     refused = error
             try:
-                return await self._attempt(address, purpose, last)
+                return await self._attempt(way, last)
             except tls.NotOffered:
                 if refused is None:
                     raise
                 raise refused from None
 
-    async def _attempt(self, address: Address, purpose: Purpose, attempt: Attempt) -> Any:
-        doorway = self._doorway(attempt)
+    async def _attempt(self, way: _Way, attempt: Attempt) -> Any:
+        doorway, address = self._doorway(attempt), way.address
         try:
-            connection = await self._open(address, purpose, doorway, encrypted=attempt is Attempt.TLS)
+            connection = await self._open(way, doorway, encrypted=attempt is Attempt.TLS)
         except BaseException as error:
             if doorway is not None:
                 doorway.drop()
@@ -219,10 +230,12 @@ class Dialer:
         loop = asyncio.get_running_loop()
         return tls.Doorway(loop, self._security.plan, attempt, self._security.context, self._settings.connect_timeout)
 
-    async def _open(self, address: Address, purpose: Purpose, doorway: tls.Doorway | None, *, encrypted: bool) -> Any:
-        settings = self._settings
+    async def _open(self, way: _Way, doorway: tls.Doorway | None, *, encrypted: bool) -> Any:
+        settings, address, purpose, loop = self._settings, way.address, way.purpose, cast(Any, doorway)
+        if way.on_notice is not None:
+            loop = ListeningLoop(doorway or asyncio.get_running_loop(), way.on_notice)
         # asyncpg takes these, but its types say otherwise.
-        arguments: dict[str, Any] = {"timeout": None, "loop": doorway}
+        arguments: dict[str, Any] = {"timeout": None, "loop": loop}
         return await asyncpg.connect(
             host=address[0],
             port=address[1],

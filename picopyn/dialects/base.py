@@ -27,6 +27,7 @@ class Purpose(Enum):
     REPLICA_READ = "replica reads"
     STRICT = "keyed calls only"
     TOPOLOGY = "topology"
+    TOPOLOGY_NEWS = "topology, with news of it"
     METADATA = "statement metadata"
     LEADER_QUESTION = "leader question"
     PROBE = "node probe"

@@ -279,20 +279,29 @@ class Executor:
     async def await_refresh(self, request: Request, doubtful: Node) -> bool:
         """Wait for the result of a look that begins now or later: one under way may have seen what was before.
 
+        The server may tell who leads in the place of a doubtful node before that: then there is nothing to wait for.
+
         Returns:
             Whether there is a look; without one, the next candidate may know better.
         """
         changes, look = self._changes, await self._cluster.next_look(doubtful)
         if look is None:
             return False
-        version = changes.version
+        version, leader = changes.version, self._cluster.snapshot.leader(doubtful.replicaset_uuid)
         try:
-            while changes.look < look and not self.closed:
+            while changes.look < look and not self.closed and not self._is_replaced(doubtful, leader):
                 await changes.wait(self._patience(request), version)
                 version = changes.version
         except TimeoutError as error:
             raise self._not_acquired(request, "a newer look at the cluster") from error
         return True
+
+    def _is_replaced(self, doubtful: Node, leader: Node | None) -> bool:
+        """Whether another node leads since a wait began in which a doubtful one did."""
+        if leader is None or leader.uuid != doubtful.uuid:
+            return False
+        now = self._cluster.snapshot.leader(doubtful.replicaset_uuid)
+        return now is not None and now.uuid != leader.uuid
 
     def _patience(self, request: Request) -> float | None:
         """Until when a call may wait to be sent: its own timeout, else `acquire_timeout` within `command_timeout`."""

@@ -166,12 +166,14 @@ class EventBatch(msgspec.Struct, frozen=True):
         epoch: Number of the source's connection; only facts of the same epoch are compared by age.
         sequence: Number of the batch within its epoch; the stamp of events that carry none.
         reset: The batch replaces everything known. A new epoch must begin with one.
+        pushed: The server told it unasked: it is passed on at once, whatever refresh is under way.
     """
 
     events: tuple[Event, ...]
     epoch: int = 0
     sequence: int | None = None
     reset: bool = False
+    pushed: bool = False
 
 
 def check(event: Event) -> None:

@@ -51,6 +51,7 @@ def test_it_knows_the_hash() -> None:
         (Purpose.METADATA, {"pico_query_metadata": "true", "pico_stmt_invalidation": "true"}),
         (Purpose.LEADER_QUESTION, {"options": "sql_vdbe_opcode_max=1"}),
         (Purpose.TOPOLOGY, {}),
+        (Purpose.TOPOLOGY_NEWS, {"picodata_catalog_cdc": "1"}),
     ],
 )
 def test_startup_options(purpose: Purpose, options: dict[str, str]) -> None:

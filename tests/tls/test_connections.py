@@ -6,6 +6,7 @@ These tests also find an asyncpg release that goes past `Doorway`.
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import ssl
 import time
@@ -18,7 +19,11 @@ import pytest
 from picopyn.asynchronous.buffered import BUFFER_SIZE, BufferedFront
 from picopyn.asynchronous.connection import Connection
 from picopyn.asynchronous.tls import TlsFailed
-from picopyn.testing import FaultProxy, PostgresServer, TlsFront, tls_only
+from picopyn.asynchronous.transport import Dialer
+from picopyn.dialects.base import Purpose
+from picopyn.dialects.picodata import PicodataDialect
+from picopyn.settings import PoolSettings
+from picopyn.testing import FaultProxy, PicodataCluster, PostgresServer, TlsFront, tls_only
 from picopyn.tls import SSL_MODES
 from tests.tls.certificates import Authority
 from tests.tls.conftest import Dial
@@ -363,3 +368,22 @@ async def _until(condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(5):
         while not condition():
             await asyncio.sleep(0.005)
+
+
+@pytest.mark.parametrize("mode", ["disable", "prefer", "require"])
+async def test_what_a_server_tells_before_it_is_ready_is_heard(authority: Authority, mode: str) -> None:
+    """Whatever stands between the socket and asyncpg, whose connection is not there yet; and what comes later, too."""
+    heard: list[str] = []
+    with PicodataCluster(replicasets=1, replication=1, topology_notices=True) as cluster:
+        port = next(iter(cluster.instances.values())).port
+        front = None if mode == "disable" else TlsFront(authority.issue(addresses=["127.0.0.1"]).server_side())
+        with FaultProxy("127.0.0.1", port, tls=front) as proxy:
+            dialer = Dialer(PoolSettings.from_dsn(cluster.dsn, sslmode=mode), PicodataDialect())
+            connection = await dialer.dial(("127.0.0.1", proxy.port), Purpose.TOPOLOGY_NEWS, heard.append)
+            told = [json.loads(text)["map"] for text in heard]
+            assert told == ["replicaset", "instance", "bucket"]
+            assert encrypted(connection) is (mode != "disable")
+            await asyncio.to_thread(cluster.advertise, "default_1_1", "10.0.0.1:1")
+            assert await connection.fetchval("SELECT 1") == 1
+            assert json.loads(heard[-1])["address"] == "10.0.0.1:1"
+            connection.terminate()

@@ -28,6 +28,9 @@ _STARTUP: Mapping[Purpose, Mapping[str, str]] = {
     Purpose.REPLICA_READ: {"options": "read_preference=any", **_INVALIDATION},
     Purpose.STRICT: {"options": "forward=off", **_INVALIDATION},  # 26.1 and older ignore it (recorded)
     Purpose.TOPOLOGY: {},
+    # Planned, version 1 of it: every server until now ignores it, as it does any key it does not know.
+    # *Source*: `doc/adr/2025-09-12-pgproto-topology-notifications.md`.
+    Purpose.TOPOLOGY_NEWS: {"picodata_catalog_cdc": "1"},
     Purpose.METADATA: {"pico_query_metadata": "true", **_INVALIDATION},
     Purpose.LEADER_QUESTION: {"options": "sql_vdbe_opcode_max=1"},
     Purpose.PROBE: {},

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from picopyn.testing.picodata.auth import Exchange, Md5Exchange, ScramExchange
+from picopyn.testing.picodata.catalog_feed import CatalogFeed
 from picopyn.testing.picodata.cluster import Cluster, random_nonce
 from picopyn.testing.picodata.execution import Execution
 from picopyn.testing.picodata.host import Host
@@ -28,7 +29,8 @@ from picopyn.testing.picodata.startup import StartUp
 class InstanceBackend:
     """One instance behind its sessions. Owner: the server process."""
 
-    def __init__(self, cluster: Cluster, host: Host, plans: Plans, execution: Execution) -> None:
+    def __init__(self, cluster: Cluster, host: Host, plans: Plans, execution: Execution, feed: CatalogFeed) -> None:
+        self._feed = feed
         self._cluster = cluster
         self._host = host
         self._plans = plans
@@ -75,6 +77,12 @@ class InstanceBackend:
         """Run a statement; the task outlives the session."""
         return self._execution.start(statement, values, start)
 
+    def follow(self, session: Session, start: StartUp) -> list[str]:
+        """The topology and what becomes of it, for clients that read version 1, where the cluster is made so."""
+        if start.catalog_cdc != "1" or not self._cluster.shape.topology_notices:
+            return []
+        return self._feed.join(session, self._host.instance.name, session.tell)
+
     def joined(self, session: Session) -> None:
         """A session began."""
         self._host.joined(session)
@@ -82,3 +90,4 @@ class InstanceBackend:
     def left(self, session: Session) -> None:
         """A session ended."""
         self._host.sessions.discard(session)
+        self._feed.leave(session)

@@ -33,6 +33,7 @@ ORDERS = frozenset(
         "set_view_lag",
         "lose_bucket",
         "inject_error",
+        "mute_notices",
         "advertise",
         "execute",
         "create_user",

@@ -332,6 +332,10 @@ class PicodataCluster:
         """Let an instance's row show another address (`0.0.0.0:…`, a NAT's, …); None: its own again."""
         self._order("advertise", name=name, address=address)
 
+    def mute_notices(self, name: str, muted: bool = True) -> None:
+        """Let an instance tell nothing of the topology any more although it answers (with `topology_notices`)."""
+        self._order("mute_notices", name=name, muted=muted)
+
     def bucket_of(self, table: str, *values: Any) -> int:
         """Bucket of a row, from its sharding key's values in the key's order."""
         return int(self._order("bucket_of", table=table, values=[_typed(value) for value in values]))

@@ -15,6 +15,7 @@ from uuid import UUID
 from picopyn.testing.picodata import cluster as state
 from picopyn.testing.picodata import system_tables
 from picopyn.testing.picodata.backend import InstanceBackend
+from picopyn.testing.picodata.catalog_feed import CatalogFeed
 from picopyn.testing.picodata.cluster import Cluster
 from picopyn.testing.picodata.ddl import Schema
 from picopyn.testing.picodata.execution import Execution
@@ -46,7 +47,8 @@ class Server:
         self._storage = Storage(postgres)
         self._cluster: Cluster = state.found(shape)
         self._cluster.views.default_lag = shape.view_lag
-        self._publisher = system_tables.Publisher(self._cluster, self._storage)
+        self._feed = CatalogFeed(self._cluster)
+        self._publisher = system_tables.Publisher(self._cluster, self._storage, self._feed.changed)
         self._plans = Plans(self._cluster)
         self._rows = Rows(self._cluster, self._storage)
         self._schema = Schema(self._cluster, self._storage, self._publisher.publish)
@@ -80,7 +82,7 @@ class Server:
     def _admit(self, host: Host) -> Session:
         self._clients += 1
         execution = Execution(self._cluster, host, self._rows, self._schema)
-        return Session(InstanceBackend(self._cluster, host, self._plans, execution), self._clients)
+        return Session(InstanceBackend(self._cluster, host, self._plans, execution, self._feed), self._clients)
 
     def _host(self, name: str) -> Host:
         if name not in self._hosts:
@@ -321,6 +323,10 @@ class Server:
         for name in [instance] if instance is not None else list(self._hosts):
             self._cluster.views.of(self._host(name).instance.name, tier).lost = bucket
         await self._publisher.publish()
+
+    async def mute_notices(self, name: str, muted: bool = True) -> None:
+        """Let an instance tell nothing of the topology any more, although it goes on answering; or again."""
+        self._feed.mute(self._host(name).instance.name, muted)
 
     async def advertise(self, name: str, address: str | None) -> None:
         """Let an instance advertise another address than its own; None: its own again."""

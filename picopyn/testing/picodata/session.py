@@ -34,11 +34,7 @@ _PARAMETERS = {
     "TimeZone": "UTC",
 }
 _HELLO = b"".join(
-    [
-        wire.AUTHENTICATION_OK,
-        *(wire.parameter_status(name, value) for name, value in _PARAMETERS.items()),
-        wire.READY,
-    ]
+    [wire.AUTHENTICATION_OK, *(wire.parameter_status(name, value) for name, value in _PARAMETERS.items())]
 )
 _MOST_PARAMETERS = 7498
 _FLUSH_AT = 65536
@@ -70,6 +66,10 @@ class Backend(Protocol):
 
     def execute(self, statement: Statement, values: tuple[object, ...], start: StartUp) -> asyncio.Task[Result]:
         """Run a statement; the task goes on when the session is gone."""
+        ...
+
+    def follow(self, session: Session, start: StartUp) -> list[str]:
+        """What a client that asked for it is told of the topology now; `tell` is called with what comes later."""
         ...
 
     def joined(self, session: Session) -> None:
@@ -148,6 +148,11 @@ class Session(asyncio.Protocol):
             self._flush()
             self._transport.close()
 
+    def tell(self, texts: list[str]) -> None:
+        """Send notices that nothing in this session caused."""
+        self._send(*map(wire.notice_response, texts))
+        self._flush()
+
     # flow
 
     def _go(self) -> None:
@@ -206,7 +211,7 @@ class Session(asyncio.Protocol):
                 self._refuse(self._start.user)
                 return False
             self._phase = self._converse
-            self._send(_HELLO)
+            self._send(_HELLO, *map(wire.notice_response, self._backend.follow(self, self._start)), wire.READY)
         self._flush()
         return True
 

@@ -52,6 +52,8 @@ class Shape:
         statement_timeout: A statement's own limit.
         concurrency: Statements an instance runs at a time.
         double_form: `"older"` or `"26.1"`: how doubles in a key are hashed.
+        topology_notices: Whether clients that ask for it (`picodata_catalog_cdc`) are told of changes of the topology,
+            as Picodata plans it; no real server does that yet.
     """
 
     tiers: Mapping[str, TierShape] = field(default_factory=lambda: {"default": TierShape()})
@@ -70,6 +72,7 @@ class Shape:
     statement_timeout: float = 360.0
     concurrency: int = 50
     double_form: str = "older"
+    topology_notices: bool = False
 
     def problems(self) -> list[str]:
         """What is wrong with it, one sentence each."""

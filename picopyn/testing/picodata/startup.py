@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from picopyn.testing.picodata.planner.accent import DEFAULT, Accent
 
-_SMART = ("pico_query_metadata", "pico_stmt_invalidation")
+_SMART = ("pico_query_metadata", "pico_stmt_invalidation", "picodata_catalog_cdc")
 
 
 class TurnedAway(Exception):  # noqa: N818 - it is what happened
@@ -31,6 +31,7 @@ class StartUp:
         forward: `"on"`, `"ro_to_rw"` or `"off"`: whether statements may be sent on to other instances (26.2).
         sql_motion_row_max: Row limit of this connection, or None.
         sql_vdbe_opcode_max: Opcode limit of this connection, or None.
+        catalog_cdc: Version of the planned topology notices that the client reads, as it was written, or None.
     """
 
     user: str
@@ -40,6 +41,7 @@ class StartUp:
     sql_motion_row_max: int | None = None
     sql_vdbe_opcode_max: int | None = None
     forward: str | None = None
+    catalog_cdc: str | None = None
 
 
 def read_start_up(body: bytes, accent: Accent = DEFAULT) -> StartUp:
@@ -95,6 +97,8 @@ def _apply(asked: StartUp, name: str, value: str) -> StartUp:
             return replace(asked, sql_vdbe_opcode_max=_number(name, value))
         case "read_preference":
             return replace(asked, read_preference=_preference(value))
+        case "picodata_catalog_cdc":  # whether anybody heeds it is another matter
+            return replace(asked, catalog_cdc=value)
     return asked
 
 

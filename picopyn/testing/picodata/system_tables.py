@@ -74,9 +74,10 @@ async def create(storage: Storage, accent: Accent) -> None:
 
 
 class Publisher:
-    """Writes the cluster's state into the system tables. Owner: the server process."""
+    """Writes the cluster's state into the system tables, then calls `published`. Owner: the server process."""
 
-    def __init__(self, cluster: Cluster, storage: Storage) -> None:
+    def __init__(self, cluster: Cluster, storage: Storage, published: Callable[[], None]) -> None:
+        self._published = published
         self._cluster = cluster
         self._storage = storage
         self._producers: dict[str, Callable[[Cluster], list[dict[str, Any]]]] = {
@@ -100,6 +101,7 @@ class Publisher:
             if changed:
                 await self._write(changed)
                 self._shown |= changed
+            self._published()
 
     async def _write(self, tables: dict[str, str]) -> None:
         async def use(connection: Any) -> None:

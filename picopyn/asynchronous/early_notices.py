@@ -1,0 +1,83 @@
+"""Hearing what a server says before a connection is ready.
+
+A connection of asyncpg's exists once the server is ready for queries; a notice that comes earlier is read by its
+protocol and dropped, for there is no connection to hand it to. Here somebody stands in for the connection until then.
+It is put there through the event loop that asyncpg is given, as TLS is (see [`tls`][picopyn.asynchronous.tls]).
+
+What this file leans on in asyncpg is guarded by `tests/asynchronous/test_connection.py`: a protocol hands its notices
+to `_process_log_message` of whatever `set_connection` named last, and keeps only a weak reference to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+
+class ListeningLoop:
+    """What asyncpg is given as its event loop for a connection whose first words count.
+
+    Args:
+        behind: The event loop, or what stands for it; everything else is its own.
+        on_notice: Called with the text of every notice, from the first one on.
+
+    Attributes:
+        behind: As given.
+        on_notice: As given; the connection takes it over.
+    """
+
+    def __init__(self, behind: Any, on_notice: Callable[[str], None]) -> None:
+        self.behind = behind
+        self.on_notice = on_notice
+        self._ear = _Ear(on_notice)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.behind, name)
+
+    def __eq__(self, other: object) -> bool:
+        return other is self or bool(self.behind == other)
+
+    def __hash__(self) -> int:  # `asyncio.current_task` looks for the loop in a dict
+        return hash(self.behind)
+
+    async def create_connection(self, factory: Callable[[], Any], *where: Any, **more: Any) -> Any:
+        """Connect with a protocol that tells us what it hears."""
+        return await self.behind.create_connection(lambda: self._hear(factory()), *where, **more)
+
+    async def create_unix_connection(self, factory: Callable[[], Any], *where: Any, **more: Any) -> Any:
+        """The same over a Unix socket."""
+        return await self.behind.create_unix_connection(lambda: self._hear(factory()), *where, **more)
+
+    async def start_tls(self, *args: Any, **more: Any) -> Any:
+        """Shake hands; asyncpg makes its protocol after that."""
+        return _Transport(await self.behind.start_tls(*args, **more), self._hear)
+
+    def _hear(self, protocol: Any) -> Any:
+        if hasattr(protocol, "set_connection"):
+            protocol.set_connection(self._ear)
+        return protocol
+
+
+class _Ear:
+    """Stands in for a connection that is not there yet."""
+
+    def __init__(self, on_notice: Callable[[str], None]) -> None:
+        self._on_notice = on_notice
+
+    def _process_log_message(self, fields: dict[str, str], last_query: str | None) -> None:
+        self._on_notice(fields.get("M", ""))
+
+
+class _Transport:
+    """A transport that shows us the protocol it is given."""
+
+    def __init__(self, transport: Any, seen: Callable[[Any], Any]) -> None:
+        self._transport = transport
+        self._seen = seen
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+    def set_protocol(self, protocol: Any) -> None:
+        """The protocol to serve from now on."""
+        self._transport.set_protocol(self._seen(protocol))

@@ -146,6 +146,14 @@ def test_what_an_old_replica_shows_binds_no_fresh_read() -> None:
     assert breaches(history.calls, stored(None, {1: 1})) == []
 
 
+def test_a_repeatable_call_may_end_unknown_when_it_was_lost_twice() -> None:
+    """Not when it was lost once, nor when it was never sent."""
+    for losses, laws in ((0, ["failed"]), (1, ["failed"]), (2, []), (3, [])):
+        history = History()
+        history.unknown(history.begin(R, 1, 5), "ConnectionLost: …", losses)
+        assert [breach.law for breach in breaches(history.calls, stored(None, None, {1: 5}))] == laws
+
+
 def test_a_breach_says_what_was_seen() -> None:
     """With the events around it, so that it can be found in the history."""
     (breach,) = breaches(told((A, "done", 0), (RC, "done", 0)), stored(None, {1: 1}))

@@ -25,6 +25,10 @@ class Verb(Enum):
     READ_REGISTER = "read register"
 
 
+#: Calls that are declared repeatable.
+REPEATABLE = frozenset({Verb.RAISE, Verb.READ_COUNTER, Verb.READ_REGISTER})
+
+
 class Outcome(Enum):
     """What the caller knows."""
 
@@ -48,6 +52,7 @@ class Call:
         outcome: What became of it.
         answer: What was read.
         error: The error in words, when there was one.
+        losses: How often it was sent and its connection broke, as far as its error tells.
     """
 
     verb: Verb
@@ -59,6 +64,7 @@ class Call:
     outcome: Outcome = Outcome.RUNNING
     answer: int | None = None
     error: str = ""
+    losses: int = 0
 
     @property
     def may_have_happened(self) -> bool:
@@ -111,8 +117,9 @@ class History:
         self.answered += 1
         self._end(call, Outcome.DONE)
 
-    def unknown(self, call: Call, error: str) -> None:
+    def unknown(self, call: Call, error: str, losses: int = 1) -> None:
         """Nobody can tell whether it took effect."""
+        call.losses = losses
         self._end(call, Outcome.UNKNOWN, error)
 
     def failed(self, call: Call, error: str) -> None:

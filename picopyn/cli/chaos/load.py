@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Any, Protocol
 
 from picopyn.cli.chaos.field import CALLERS, COUNTERS, REGISTERS
-from picopyn.cli.chaos.history import Call, History, Verb
+from picopyn.cli.chaos.history import REPEATABLE, Call, History, Verb
 from picopyn.errors import OutcomeUnknown
 
 #: Longest time of a call (seconds). Troubles are over much sooner; a machine may be slow.
@@ -28,6 +28,8 @@ _READS = {
     Verb.READ_COUNTER: "SELECT n FROM chaos_counters WHERE id = $1",
     Verb.READ_REGISTER: "SELECT n FROM chaos_registers WHERE id = $1",
 }
+#: In the note of an attempt that reached a server and whose connection broke then.
+_SENT = ", sent: the connection broke"
 #: Roles that promise nothing about freshness.
 _ELSEWHERE = ("prefer_replica", "any")
 
@@ -144,10 +146,12 @@ class Load:
         """The answer; None when there was an error, which is written down."""
         try:
             return await sent
-        except OutcomeUnknown as error:
-            self.history.unknown(call, in_words(error))
         except Exception as error:
-            self.history.failed(call, in_words(error))
+            losses = sum(_SENT in note for note in getattr(error, "__notes__", ()))
+            if isinstance(error, OutcomeUnknown) or (losses and call.verb in REPEATABLE):
+                self.history.unknown(call, in_words(error), losses)
+            else:
+                self.history.failed(call, in_words(error))
         return None
 
 

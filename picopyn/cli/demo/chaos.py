@@ -35,7 +35,7 @@ _SENTENCES = {
     "doubled": "no write happens twice",
     "invented": "nothing appears that nobody wrote",
     "stale": "no fresh read is stale",
-    "failed": "no call fails that can be repeated",
+    "failed": "repeatable calls are answered, if not lost twice",
 }
 #: Steps and longest pause between two (seconds), at full length and in a hurry.
 _LENGTH = {False: (15, 0.8), True: (4, 0.3)}

@@ -13,6 +13,8 @@ CALLERS = 24
 #: How many counters and registers there are, numbered from 0. Every caller has registers of its own.
 COUNTERS = 16
 REGISTERS = 2 * CALLERS
+#: Longest time of a call (seconds). Troubles are over much sooner; a machine may be slow.
+PATIENCE = 60.0
 
 
 class Field(Protocol):

@@ -12,12 +12,10 @@ from random import Random
 from types import TracebackType
 from typing import Any, Protocol
 
-from picopyn.cli.chaos.field import CALLERS, COUNTERS, REGISTERS
+from picopyn.cli.chaos.field import CALLERS, COUNTERS, PATIENCE, REGISTERS
 from picopyn.cli.chaos.history import REPEATABLE, Call, History, Verb
 from picopyn.errors import OutcomeUnknown
 
-#: Longest time of a call (seconds). Troubles are over much sooner; a machine may be slow.
-PATIENCE = 60.0
 #: Between two calls of one caller (seconds).
 _PAUSE = 0.003
 

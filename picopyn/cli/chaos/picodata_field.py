@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import quote
 
-from picopyn.cli.chaos.field import COUNTERS, REGISTERS
+from picopyn.cli.chaos.field import COUNTERS, PATIENCE, REGISTERS
 from picopyn.cli.chaos.fronts import Fronts
 from picopyn.cli.chaos.history import Stored
 from picopyn.cli.chaos.schedule import LINK, PICODATA, Act, Menu, Step
@@ -82,7 +82,7 @@ class PicodataField:
     @property
     def options(self) -> Mapping[str, Any]:
         """Further settings of the pool."""
-        return {"address_map": self._fronts.dialled, "topology_update_interval": 1.0}
+        return {"address_map": self._fronts.dialled, "topology_update_interval": 1.0, "acquire_timeout": PATIENCE}
 
     def take(self, step: Step) -> str:
         """Take a step of a schedule; returns who was meant, in words."""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from typing import Any
 
-from picopyn.cli.chaos.field import COUNTERS, REGISTERS
+from picopyn.cli.chaos.field import COUNTERS, PATIENCE, REGISTERS
 from picopyn.cli.chaos.fronts import Fronts
 from picopyn.cli.chaos.history import Stored
 from picopyn.cli.chaos.schedule import LINK, POSTGRES, Act, Menu, Step
@@ -50,7 +51,7 @@ class PostgresField:
     @property
     def options(self) -> Mapping[str, Any]:
         """Further settings of the pool."""
-        return {"refresh_delay": 0.3, "refresh_timeout": 1.0}
+        return {"refresh_delay": 0.3, "acquire_timeout": PATIENCE}
 
     def take(self, step: Step) -> str:
         """Take a step of a schedule; returns who was meant, in words."""
@@ -59,7 +60,7 @@ class PostgresField:
         if step.act is Act.SUCCEED:
             return self._succeed(step)
         if step.act is Act.SWITCH:
-            return self._replace(self._servers.primary)
+            return self._switch(step)
         name = self._whom(step)
         self._troubled[step.number] = (name, step.act)
         if step.act in LINK or step.act is Act.CUT:
@@ -93,14 +94,23 @@ class PostgresField:
     def _succeed(self, step: Step) -> str:
         """Promote another one; the lost one is back as a primary of old for a moment where it can be, then follows."""
         name, act = self._troubled.pop(step.number)
-        if act is not Act.FREEZE:
-            return self._replace(name)
         self._servers.promote()
-        self._servers.thaw(name)
+        if act is Act.FREEZE:
+            self._servers.thaw(name)
+            return self._depose(name, step.luck)
         return self._follow(name)
 
-    def _replace(self, old: str) -> str:
+    def _switch(self, step: Step) -> str:
+        old = self._servers.primary
         self._servers.promote()
+        return self._depose(old, step.luck)
+
+    def _depose(self, old: str, seconds: float) -> str:
+        """There are two primaries for a moment. No replica confirms what the old one commits; it must not live to show
+        it, as it would in an orderly end, which no longer waits for replicas.
+        """
+        time.sleep(seconds)
+        self._servers.kill(old)
         return self._follow(old)
 
     def _follow(self, old: str) -> str:

@@ -34,6 +34,7 @@ async def test_no_law_is_broken_while_servers_are_disturbed(
     assert not report.broken, report
     measured("calls", sum(report.counts.values()))
     measured("unknown", report.unknown)
+    measured("given up", report.given_up)
 
 
 class _Unfaithful(PostgresField):

@@ -6,10 +6,13 @@
 | doubled | a row that is there twice, a counter above all increments that may have happened |
 | invented | something there, or read, that no call wrote, or only one that was told to have had no effect |
 | stale | a fresh read that does not show what was acknowledged, or freshly read, before it began |
-| failed | a call that failed, but with an unknown outcome; and a repeatable one that was not sent and lost twice |
+| failed | a call that failed, but with an unknown outcome; a repeatable one only when its connection broke |
 
 The order of two calls counts only where one ended before the other began. A call whose outcome is unknown may happen
 at any later time, or never.
+
+How often a repeatable call is sent again is no law: one under which nodes died, twice without an answer in between, is
+not, and when everything is in trouble for a while that may be any statement. The report counts what was given up.
 """
 
 from __future__ import annotations
@@ -22,8 +25,6 @@ from itertools import accumulate
 
 from picopyn.cli.chaos.history import REPEATABLE, Call, Outcome, Stored, Verb
 
-#: A repeatable call whose connection broke is sent again; the driver does so once, lest a statement fell every server.
-_MOST_LOSSES = 2
 #: Names of the laws.
 LAWS = ("lost", "doubled", "invented", "stale", "failed")
 
@@ -155,8 +156,8 @@ def _reads(reads: Iterable[Call], writes: Iterable[Call], kind: type[_Counting] 
 
 def _failures(calls: Iterable[Call]) -> Iterator[Breach]:
     for call in calls:
-        gave_up = call.outcome is Outcome.UNKNOWN and call.verb in REPEATABLE and call.losses < _MOST_LOSSES
-        if call.outcome is Outcome.FAILED or gave_up:
+        never_lost = call.outcome is Outcome.UNKNOWN and call.verb in REPEATABLE and not call.losses
+        if call.outcome is Outcome.FAILED or never_lost:
             yield Breach("failed", str(call))
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from random import Random
 
 from picopyn.cli.chaos.field import Field
-from picopyn.cli.chaos.history import Call, Outcome
+from picopyn.cli.chaos.history import REPEATABLE, Outcome
 from picopyn.cli.chaos.laws import Breach, breaches
 from picopyn.cli.chaos.load import AwaitedPool, Load
 from picopyn.cli.chaos.schedule import Step
@@ -23,6 +23,7 @@ class Report:
         steps: The steps that were taken, in words.
         counts: Calls by kind and outcome.
         unknown: Calls whose outcome nobody knows.
+        given_up: Those of them that are repeatable.
         broken: Every broken law.
     """
 
@@ -30,6 +31,7 @@ class Report:
     steps: tuple[str, ...]
     counts: dict[str, int]
     unknown: int
+    given_up: int
     broken: tuple[Breach, ...]
 
     def __str__(self) -> str:
@@ -55,6 +57,7 @@ async def run(
         tell: Called with each step in words, when it has been taken.
     """
     said: list[str] = []
+    troubles: set[int] = set()
     loop = asyncio.get_running_loop()
     async with Load(pool, Random(seed)) as load:
         began = loop.time()
@@ -65,11 +68,13 @@ async def run(
             said.append(f"{before:6.2f} s, call {events}: {step.act.value} {whom}")
             tell(said[-1])
             await asyncio.sleep(step.pause)
+            troubles ^= {step.number} - {0}  # begins, or ends
+            if not troubles:
+                await load.everybody(1)  # what comes next shall find calls under way
         await load.everybody()  # all are well: everybody is served
     stored = await asyncio.to_thread(field.stored)
     calls = load.history.calls
-    return Report(seed, tuple(said), load.history.counts(), _unknown(calls), tuple(breaches(calls, stored)))
-
-
-def _unknown(calls: Sequence[Call]) -> int:
-    return sum(call.outcome is Outcome.UNKNOWN for call in calls)
+    unknown = [call for call in calls if call.outcome is Outcome.UNKNOWN]
+    given_up = sum(call.verb in REPEATABLE for call in unknown)
+    broken = tuple(breaches(calls, stored))
+    return Report(seed, tuple(said), load.history.counts(), len(unknown), given_up, broken)

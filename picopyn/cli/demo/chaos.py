@@ -35,7 +35,7 @@ _SENTENCES = {
     "doubled": "no write happens twice",
     "invented": "nothing appears that nobody wrote",
     "stale": "no fresh read is stale",
-    "failed": "repeatable calls are answered, if not lost twice",
+    "failed": "calls fail only when their connection broke",
 }
 #: Steps and longest pause between two (seconds), at full length and in a hurry.
 _LENGTH = {False: (15, 0.8), True: (4, 0.3)}
@@ -88,7 +88,7 @@ async def _run(field: Field, seed: int, length: int, tempo: float, threads: bool
 
 def _promises(name: str, report: Report, screen: Screen) -> list[Promise]:
     calls = sum(report.counts.values())
-    screen.say(f"{calls} calls, {report.unknown} of them with unknown outcome")
+    screen.say(f"{calls} calls; {report.unknown} with unknown outcome, {report.given_up} of them repeatable")
     for breach in report.broken[:_TOLD]:
         screen.say(f"[red]{escape(str(breach))}[/]")
     broken = [breach.law for breach in report.broken]

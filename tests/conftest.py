@@ -20,6 +20,7 @@ _MEASURED = "measured: "
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--full", action="store_true", help="run the large counts and the long timeouts in full size")
+    parser.addoption("--chaos-seed", type=int, help="the seed of the chaos runs: one that a report named")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

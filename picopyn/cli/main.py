@@ -22,6 +22,8 @@ from picopyn import __version__
 _DEMO = """
 Starts a cluster of four instances on this machine, puts load on it, moves buckets under that load, kills a leader, and
 checks in the end that every acknowledged row is there. Takes about 25 seconds; nothing else on the machine is touched.
+With --chaos: kills, freezes, cuts off, switches, adds, expels and rebalances in random order, on a Picodata cluster and
+on a PostgreSQL primary with replicas, and checks the history of all calls: nothing lost, doubled or stale.
 """
 
 
@@ -40,14 +42,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Returns:
         The exit code.
     """
-    asked = _parser().parse_args(arguments)
+    parser = _parser()
+    asked = parser.parse_args(arguments)
     if asked.command == "route":
         from picopyn.cli import route
 
         return route.run(asked.dsn, asked.sql, asked.arguments)
+    if asked.seed is not None and not asked.chaos:
+        parser.error("--seed belongs to --chaos: the acts of the demo are always the same")
     from picopyn.cli.demo import command
 
-    return command.run(quick=asked.quick, threads=asked.sync)
+    return command.run(quick=asked.quick, threads=asked.sync, chaos=asked.chaos, seed=asked.seed)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -57,6 +62,8 @@ def _parser() -> argparse.ArgumentParser:
     demo = commands.add_parser("demo", help="see it work on a cluster of its own", description=_DEMO)
     demo.add_argument("--quick", action="store_true", help="shorter acts, for tests (about 10 seconds)")
     demo.add_argument("--sync", action="store_true", help="the same with threads and picopyn.sync.Pool")
+    demo.add_argument("--chaos", action="store_true", help="random disturbances instead, of two kinds of clusters")
+    demo.add_argument("--seed", type=int, metavar="N", help="with --chaos: the disturbances that a run with N had")
     route = commands.add_parser("route", help="say where a statement would go", description=_ROUTE)
     route.add_argument("dsn", help="connection string")
     route.add_argument("sql", help="the statement, with $1, $2, … for its arguments")

@@ -88,6 +88,33 @@ def test_the_demo_keeps_its_promises(environment: dict[str, str], options: list[
 
 
 @pytest.mark.cluster
+def test_chaos_breaks_no_law(environment: dict[str, str]) -> None:
+    """Two clusters are disturbed in the order that the seed gives; every law is ticked, and the seed is told."""
+    done = subprocess.run(
+        [*COMMAND, "demo", "--chaos", "--quick", "--sync", "--seed", "5"],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    for kind in ("Picodata", "PostgreSQL"):
+        assert re.search(rf"✓ kept +{kind}: no acknowledged write is lost", done.stdout), done.stdout
+    assert "All 10 promises were kept." in done.stdout
+    assert "picopyn demo --chaos --seed 5" in done.stdout
+
+
+def test_a_seed_without_chaos_is_refused(environment: dict[str, str]) -> None:
+    """It would change nothing; the exit code is 2."""
+    done = subprocess.run(
+        [*COMMAND, "demo", "--seed", "5"], env=environment, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 2
+    assert "--seed belongs to --chaos" in done.stderr
+
+
+@pytest.mark.cluster
 @pytest.mark.parametrize(
     ("moment", "number", "options"),
     [

@@ -8,46 +8,63 @@ from __future__ import annotations
 import contextlib
 import importlib
 import logging
+import random
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import FrameType
 
 #: What to do when something is not installed.
 _ADVICE = "install it with: pip install 'picopyn[testing,cli]'"
 
 
-def run(*, quick: bool, threads: bool = False) -> int:
+def run(*, quick: bool, threads: bool = False, chaos: bool = False, seed: int | None = None) -> int:
     """Play the demo.
 
     Args:
         quick: Shorter acts.
         threads: The callers are threads, and the pool is `picopyn.sync.Pool`.
+        chaos: Random disturbances instead of the acts.
+        seed: Which ones; None: others each time.
 
     Returns:
         The exit code, see [`picopyn.cli.main`][].
     """
     try:
-        importlib.import_module("picopyn.cli.demo.play")
+        importlib.import_module("picopyn.cli.demo.chaos" if chaos else "picopyn.cli.demo.play")
     except ModuleNotFoundError as error:
         return _refuse(f"the package {error.name!r} is missing; {_ADVICE}")
-    return _play(quick, threads)
+    if not chaos:
+        return _start(lambda: _acts(quick, threads))
+    chosen = random.randrange(1_000_000) if seed is None else seed
+    return _start(lambda: _chaos(chosen, quick, threads))
 
 
-def _play(quick: bool, threads: bool) -> int:
+def _acts(quick: bool, threads: bool) -> int:
     from picopyn.cli.demo.play import play
     from picopyn.cli.demo.stage import QUICK, Pace
-    from picopyn.testing import ClusterError, PostgresNotFound
+
+    return play(QUICK if quick else Pace(), threads=threads)
+
+
+def _chaos(seed: int, quick: bool, threads: bool) -> int:
+    from picopyn.cli.demo.chaos import play
+
+    return play(seed, quick=quick, threads=threads)
+
+
+def _start(play: Callable[[], int]) -> int:
+    from picopyn.testing import ClusterError, PostgresFailed, PostgresNotFound
     from picopyn.testing.postgres_binaries import find_postgres
 
     logging.getLogger("picopyn").addHandler(logging.NullHandler())
     try:
         find_postgres()
         with _terminated_like_interrupted():
-            return play(QUICK if quick else Pace(), threads=threads)
+            return play()
     except PostgresNotFound as error:
         return _refuse(str(error))
-    except ClusterError as error:
+    except (ClusterError, PostgresFailed) as error:
         *_, last = ["", *str(error).strip().splitlines()]
         return _refuse(f"the embedded cluster gave up: {last}")
     except KeyboardInterrupt:

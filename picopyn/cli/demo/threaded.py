@@ -58,13 +58,24 @@ class ThreadedPool:
         """See the pool."""
         await self._elsewhere(self._pool.wait_ready)
 
-    async def execute(self, query: str, *args: Any) -> str:
+    async def execute(
+        self, query: str, *args: Any, idempotent: bool | None = None, timeout: float | None = None
+    ) -> str:
         """See the pool."""
-        return await self._elsewhere(partial(self._pool.execute, query, *args))
+        call = partial(self._pool.execute, query, *args, idempotent=idempotent, timeout=timeout)
+        return await self._elsewhere(call)
 
-    async def fetchval(self, query: str, *args: Any, role: str | None = None) -> Any:
+    async def fetchval(
+        self,
+        query: str,
+        *args: Any,
+        role: str | None = None,
+        idempotent: bool | None = None,
+        timeout: float | None = None,
+    ) -> Any:
         """See the pool."""
-        return await self._elsewhere(partial(self._pool.fetchval, query, *args, role=role))
+        call = partial(self._pool.fetchval, query, *args, role=role, idempotent=idempotent, timeout=timeout)
+        return await self._elsewhere(call)
 
     async def explain_route(self, query: str, *args: Any) -> RouteExplanation:
         """See the pool."""

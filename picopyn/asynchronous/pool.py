@@ -24,7 +24,7 @@ from picopyn.asynchronous.transaction import PoolTransaction, attempt
 from picopyn.bulk_report import BulkReport
 from picopyn.engine.bulk_rows import GivenRows
 from picopyn.engine.place import ANYHOW, HowToExecute, Place, Where
-from picopyn.engine.request import Request
+from picopyn.engine.request import Request, check_text
 from picopyn.errors import UsageError
 from picopyn.query_plan import QueryPlan
 from picopyn.routing.explanation import RouteExplanation
@@ -578,6 +578,7 @@ class Pool(PoolFacade[Lifecycle], PublishedNames):
             **where: See `execute`.
         """
         self._check_open()
+        check_text(query, "explain_route")
         return self._explain(query, args, role, where, await self._control.learn(query))
 
     async def expire_connections(self) -> None:

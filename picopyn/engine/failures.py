@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from picopyn.engine.place import DRAINING
 from picopyn.engine.request import Request
 from picopyn.errors import (
     AcquireTimeout,
@@ -164,6 +165,7 @@ def not_acquired(
 ) -> AcquireTimeout | NoNodeAvailable | WriteLost:
     """No connection became available in time; after a loss, that is not all there is to tell."""
     reasons = {node.address: health.of(node.uuid).reason for node in snapshot.nodes()}
+    reasons |= {node.address: DRAINING for node in snapshot.all_nodes() if node.draining}
     if all(reasons.values()) and not request.losses:
         return request.annotate(NoNodeAvailable(f"{request.called}() found no reachable node in {limit:g} s", reasons))
     down = "; ".join(f"{address}: {reason}" for address, reason in reasons.items() if reason)

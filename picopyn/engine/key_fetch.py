@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any
+from uuid import UUID
 
 from picopyn.dialects.base import KeyHash
 from picopyn.engine import failures
@@ -148,9 +151,21 @@ class KeyFetch:
         missing = [column for column in columns if column not in self._rows[0].keys()]  # noqa: SIM118 - a record
         if missing:
             raise UsageError(f"order_by= names {missing[0]!r}, which is no column of the result")
-        place = {key: number for number, key in reversed(list(enumerate(self._keys)))}
+        kinds = [type(self._rows[0][column]) for column in columns]
+        place = {tuple(map(_as_kind, kinds, key)): number for number, key in enumerate(self._keys)}
         last = len(place)
         return sorted(self._rows, key=lambda row: place.get(tuple(row[column] for column in columns), last))
+
+
+def _as_kind(kind: type, value: Any) -> Any:
+    """A key as the server gives it back: asyncpg takes texts for UUIDs and decimals, too."""
+    if isinstance(value, str):
+        with suppress(ValueError, ArithmeticError):
+            if issubclass(kind, UUID):
+                return UUID(value)
+            if issubclass(kind, Decimal):
+                return Decimal(value)
+    return value
 
 
 def positions_of(keys: Iterable[Any]) -> dict[tuple[Any, ...], list[int]]:

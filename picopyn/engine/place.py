@@ -17,6 +17,8 @@ from picopyn.topology import Node, TopologySnapshot
 
 #: What calls that went where the caller said are counted under.
 NAMED = "named"
+#: Why nothing is sent to a node that was drained.
+DRAINING: Final = "is draining: drain() was called; undrain() takes it back"
 
 
 class Where(TypedDict, total=False):
@@ -262,7 +264,7 @@ def find(wanted: str, snapshot: TopologySnapshot) -> Node:
 
 def _at(node: Node) -> Plan:
     if node.draining:
-        raise NoNodeAvailable(f"{node.name} ({node.address}) is draining: drain() was called; undrain() takes it back")
+        raise NoNodeAvailable(f"{node.name} ({node.address}) {DRAINING}")
     return Plan((Candidate(node),), NAMED) if node.reachable else Plan((), NAMED, wait=Wait.NODES)
 
 

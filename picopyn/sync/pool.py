@@ -25,7 +25,7 @@ from picopyn.bulk_report import BulkReport
 from picopyn.dialects.base import Dialect
 from picopyn.engine.bulk_rows import GivenRows
 from picopyn.engine.place import ANYHOW, HowToExecute, Place, Where
-from picopyn.engine.request import Request
+from picopyn.engine.request import Request, check_text
 from picopyn.engine.runtime import Runtime
 from picopyn.errors import UsageError
 from picopyn.query_plan import QueryPlan
@@ -562,6 +562,7 @@ class Pool(PoolFacade[Lifecycle], PublishedNames):
             **where: See `execute`.
         """
         self._check_open()
+        check_text(query, "explain_route")
         return self._explain(query, args, role, where, self._control_thread.run(self._control.learn(query)))
 
     def expire_connections(self) -> None:

@@ -351,3 +351,15 @@ async def test_what_the_server_does_not_explain_runs_unrouted_and_once(open_pool
         assert calls["unlearned"] + calls["not_keyed"] == 11
         await asyncio.sleep(0)
         await pool.close()
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize("facade", FACADES, indirect=True)
+async def test_a_statement_that_is_no_text_is_refused(target: Target, open_pool: OpenPool) -> None:
+    """By the caller's own call: nothing is left to a background job, which can only log it."""
+    pool = await open_pool(target.dsn)
+    for call in (pool.fetch, pool.execute, pool.explain, pool.explain_route):
+        with pytest.raises(UsageError, match="takes the text of a statement, not NoneType"):
+            await call(None)
+    with pytest.raises(UsageError, match="takes the text of a statement, not int"):
+        await pool.executemany(5, [(1,)])

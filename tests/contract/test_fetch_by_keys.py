@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from uuid import UUID
 
 import asyncpg
 import pytest
@@ -48,6 +49,16 @@ async def test_keys_of_several_columns(target: Target, pool: Any) -> None:
     keys = [(a, b) for a, b, _ in reversed(given)]
     rows = await pool.fetch_by_keys(f"SELECT * FROM {table} WHERE (a = $1 AND b = $2)", keys, order_by=("a", "b"))
     assert [(row["a"], row["b"]) for row in rows] == keys
+
+
+async def test_keys_that_were_given_as_texts_keep_their_order(target: Target, pool: Any) -> None:
+    """A text does for a UUID; the rows have UUIDs."""
+    table = await target.create_table("id UUID PRIMARY KEY, v INT", distribution="DISTRIBUTED BY (id)")
+    keys = [UUID(int=number * 7919**9 % 2**127) for number in range(1, 9)]
+    await pool.executemany(f"INSERT INTO {table} VALUES ($1, $2)", [(key, n) for n, key in enumerate(keys)])
+    given = [str(key) for key in reversed(keys)]
+    rows = await pool.fetch_by_keys(f"SELECT * FROM {table} WHERE id IN ($1)", given, order_by="id")
+    assert [row["v"] for row in rows] == [*range(7, -1, -1)]
 
 
 async def test_what_does_not_fit_is_refused(target: Target, pool: Any) -> None:

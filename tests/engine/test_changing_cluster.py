@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from picopyn.errors import AcquireTimeout, CallTimeout, PoolClosed
+from picopyn.errors import AcquireTimeout, CallTimeout, NoNodeAvailable, PoolClosed
 from picopyn.query_metadata import PreparedStatementMetadata
 from picopyn.routing.plan import Role
 from picopyn.routing.route import RouteKind, StatementRoute
@@ -237,3 +237,15 @@ async def test_all_nodes_drained_is_waited_out(world: World) -> None:
     assert not call.done()
     world.cluster.undrain(next(node for node in world.cluster.snapshot.all_nodes() if node.uuid == "i11"))
     assert await call == "i11"
+
+
+async def test_when_all_nodes_are_drained_the_error_says_so(world: World) -> None:
+    """They can be reached: it is the caller's own doing, and undone by him."""
+    for node in world.cluster.snapshot.nodes():
+        world.cluster.drain(node, 1.0)
+    with pytest.raises(NoNodeAvailable, match=r"undrain\(\) takes it back") as caught:
+        await world.call(SCAN, 5, timeout=0.05)
+    assert len(caught.value.reasons) == 4
+    for node in world.cluster.snapshot.all_nodes():
+        world.cluster.undrain(node)
+    assert await world.call(SCAN, 5) in world.servers

@@ -160,9 +160,11 @@ class CallerLoop:
             except StopIteration as finished:
                 result: T = finished.value
                 return result
-            except Exception:
+            except Exception as error:
                 self.has_failed = True
                 self._end_step(coroutine, future)
+                if _is_foreign(error, future):
+                    self.on_interruption()
                 raise
             except BaseException:
                 self._end_step(coroutine, future)
@@ -203,7 +205,10 @@ class CallerLoop:
                     return task.result()
                 self._wait()
         except BaseException:
+            interrupted = not task.done()
             self._end(task)
+            if interrupted:
+                self.on_interruption()
             raise
 
     def run_ready(self) -> None:
@@ -386,6 +391,18 @@ class CallerLoop:
         if asking.error is not None:
             raise asking.error
         return asking.found
+
+
+def _is_foreign(error: Exception, future: Any) -> bool:
+    """Whether an error came from neither asyncpg nor the system nor the answer: a signal's handler raised it.
+
+    Args:
+        error: The error.
+        future: What the call waited for, if it had come so far.
+    """
+    if isinstance(error, (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError)):
+        return False
+    return future is None or not future.done() or future.cancelled() or future.exception() is not error
 
 
 def _busy(coroutine: Coroutine[Any, Any, Any]) -> asyncpg.InterfaceError:

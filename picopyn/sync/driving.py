@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Coroutine
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
+
+import asyncpg
 
 from picopyn.engine.executor import Executor
 from picopyn.engine.request import Request
+from picopyn.errors import PicopynError
 
 T = TypeVar("T")
 
+#: Errors after which nothing is held. Any other may be that of a signal's handler, and have fallen into anything.
+OWN_ERRORS: Final = (PicopynError, asyncpg.PostgresError)
+
 
 def call(request: Request, executor: Executor) -> Any:
-    """Run one call. Interrupted anywhere (`KeyboardInterrupt`), it leaves nothing behind.
+    """Run one call. Interrupted anywhere, by whatever a signal's handler raises, it leaves nothing behind.
 
     The request comes first: making it refuses what a pool that is not open cannot do, and such a pool has no executor.
     """
@@ -20,7 +26,7 @@ def call(request: Request, executor: Executor) -> Any:
         executor.run(request).send(None)
     except StopIteration as end:
         return end.value
-    except Exception:
+    except OWN_ERRORS:
         raise
     except BaseException:
         executor.forfeit(request)

@@ -36,7 +36,7 @@ from picopyn.settings import PoolSettings, check_grace, check_timeout
 from picopyn.sync import supported
 from picopyn.sync.acquired import AcquiredConnection, Acquiring, PoolTransaction
 from picopyn.sync.control_thread import ControlThread
-from picopyn.sync.driving import call, drive
+from picopyn.sync.driving import OWN_ERRORS, call, drive
 from picopyn.sync.lifecycle import Lifecycle
 from picopyn.sync.runtime import ThreadsRuntime
 from picopyn.sync.sessions import BlockingSessions, refuse_coroutines
@@ -631,7 +631,7 @@ class Pool(PoolFacade[Lifecycle], PublishedNames):
         try:
             loan = drive(self._executor.acquire(request, place))
             return AcquiredConnection(loan, self, self._control_thread.later, origin)
-        except Exception:
+        except OWN_ERRORS:
             raise
         except BaseException:
             self._executor.forfeit(request)

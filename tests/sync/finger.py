@@ -20,13 +20,21 @@ class Finger:
         moment: Which one, from 1.
         rooms: Parts of the names of the files whose code counts.
         spared: Functions whose code does not: what cleans up.
+        raised: What the signal's handler raises.
 
     Attributes:
         left: How many moments are still to come; 0 or less once it has pressed.
     """
 
-    def __init__(self, moment: int, rooms: tuple[str, ...], spared: tuple[str, ...] = ("__del__",)) -> None:
+    def __init__(
+        self,
+        moment: int,
+        rooms: tuple[str, ...],
+        spared: tuple[str, ...] = ("__del__",),
+        raised: type[BaseException] = KeyboardInterrupt,
+    ) -> None:
         self.left = moment
+        self._raised = raised
         self._rooms = rooms
         self._spared = spared
         self._before: dict[FrameType, int] = {}
@@ -58,7 +66,7 @@ class Finger:
         if name == "RESUME" or "JUMP_BACKWARD" in name or name.startswith("CALL"):
             self.left -= 1
             if not self.left:
-                raise KeyboardInterrupt
+                raise self._raised
         return self._step
 
 

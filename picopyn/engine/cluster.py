@@ -97,7 +97,9 @@ class Cluster:
         # and only where there is one, calls come to a place.
         needs_one = self._hangs or isinstance(hosts, ServerTable)
         terms = Terms(runtime, settings, self, self.jobs, rng)
-        self._pools = NodePools(terms, max(settings.min_size, 1 if needs_one else 0), self.health.is_up, self._is_home)
+        self._pools = NodePools(
+            terms, max(settings.min_size, 1 if needs_one else 0), self.health.is_up, self._is_home, self._is_used
+        )
         self._planners = Planners(
             self.health, self.load, rng, settings, hangs=self._hangs, hosts=hosts, leaders=leaders
         )
@@ -492,6 +494,11 @@ class Cluster:
     def _is_home(self, pool: NodePool) -> bool:
         """Whether connections to the node of a pool are kept ready."""
         return any(node.uuid == pool.node.uuid for node in self.planner.homes())
+
+    def _is_used(self, pool: NodePool) -> bool:
+        """Whether the node of a pool is there, and not drained."""
+        node = self.snapshot.node(pool.node.uuid)
+        return node is not None and node.reachable
 
     def _warm_homes(self) -> None:
         """Use may go elsewhere now: have connections there."""

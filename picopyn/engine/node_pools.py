@@ -33,6 +33,7 @@ class NodePools:
         least_size: Connections kept to every node.
         is_up: Whether a node, by uuid, may be asked for more connections.
         is_home: Whether connections are kept ready in a pool.
+        is_used: Whether the node of a pool may be used at all, as of now.
 
     Attributes:
         attempts: Rings when an attempt to connect has ended, well or not, and when there is a new pool.
@@ -44,6 +45,7 @@ class NodePools:
     __slots__ = (
         "_is_home",
         "_is_up",
+        "_is_used",
         "_live",
         "_looked_after",
         "_retired",
@@ -56,7 +58,12 @@ class NodePools:
     )
 
     def __init__(
-        self, terms: Terms, least_size: int, is_up: Callable[[str], bool], is_home: Callable[[NodePool], bool]
+        self,
+        terms: Terms,
+        least_size: int,
+        is_up: Callable[[str], bool],
+        is_home: Callable[[NodePool], bool],
+        is_used: Callable[[NodePool], bool],
     ) -> None:
         self.attempts = Changes(terms.runtime)
         self.least_size = least_size
@@ -64,6 +71,7 @@ class NodePools:
         self._terms = terms
         self._is_up = is_up
         self._is_home = is_home
+        self._is_used = is_used
         self._live: dict[tuple[str, Flavour], NodePool] = {}
         self.by_key: Mapping[tuple[str, Flavour], NodePool] = self._live
         self._retired: set[NodePool] = set()
@@ -105,6 +113,8 @@ class NodePools:
 
     def _welcome(self, pool: NodePool) -> None:
         self._terms.budget.members[pool] = None
+        if not self._is_used(pool):  # a thread planned its call before the node was drained, or left
+            self.retire(pool.node.uuid, "node_gone", polite=True)
         self.attempts.ring()
         if not self._looked_after:
             self._looked_after = True

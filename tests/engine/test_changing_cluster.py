@@ -7,9 +7,10 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from picopyn.engine.node_pool import NodeUnreachable
 from picopyn.errors import AcquireTimeout, CallTimeout, NoNodeAvailable, PoolClosed
 from picopyn.query_metadata import PreparedStatementMetadata
-from picopyn.routing.plan import Role
+from picopyn.routing.plan import Candidate, Role
 from picopyn.routing.route import RouteKind, StatementRoute
 from tests.engine.world import HANG, READ, SCAN, WRITE, World, broken, server_error, settle
 from tests.snapshots import two_by_two
@@ -249,3 +250,17 @@ async def test_when_all_nodes_are_drained_the_error_says_so(world: World) -> Non
     for node in world.cluster.snapshot.all_nodes():
         world.cluster.undrain(node)
     assert await world.call(SCAN, 5) in world.servers
+
+
+async def test_a_pool_that_is_made_too_late_is_retired(world: World) -> None:
+    """A thread planned its call, and then the node was drained: it gets no connection there, and none stays."""
+    node = world.cluster.snapshot.nodes()[0]
+    world.cluster.drain(node, 1.0)
+    await settle()
+    late = world.cluster.pool(Candidate(node))
+    with pytest.raises(NodeUnreachable):
+        await late.take(world.cluster.runtime.now() + 1, object())
+    await settle()
+    assert late.retired
+    assert not late.slots.occupied
+    assert not world.cluster.pools_of(node.uuid)

@@ -483,6 +483,7 @@ class Cluster:
             self.runtime,
             lambda: self._pools.live,
             lambda: self.planner.homes(),
+            lambda: self.planner.leading(),
             least=self._pools.least_size,
             batch=self.settings.rebalance_batch,
             interval=_interval(self.settings),
@@ -491,7 +492,7 @@ class Cluster:
 
     def _is_home(self, pool: NodePool) -> bool:
         """Whether connections to the node of a pool are kept ready."""
-        return any(node.uuid == pool.node.uuid for node in self.planner.homes())
+        return any(node.uuid == pool.node.uuid for node in (*self.planner.homes(), *self.planner.leading()))
 
     def _warm_homes(self) -> None:
         """Use may go elsewhere now: have connections there."""

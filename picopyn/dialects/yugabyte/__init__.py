@@ -8,15 +8,22 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from picopyn.dialects.base import Capability
+from picopyn.dialects.base import Capability, KeyHash
 from picopyn.dialects.postgres import PostgresDialect
 from picopyn.dialects.yugabyte import faults
+from picopyn.dialects.yugabyte.key_hash import YUGABYTE_KEY_HASH
 from picopyn.errors import Fault
 
 __all__ = ["YugabyteDialect"]
 
 _CAPABILITIES: Final = frozenset(
-    {Capability.TRANSACTIONS, Capability.STATEMENT_TIMEOUT, Capability.CATALOG, Capability.LISTED_SERVERS}
+    {
+        Capability.TRANSACTIONS,
+        Capability.STATEMENT_TIMEOUT,
+        Capability.CATALOG,
+        Capability.LISTED_SERVERS,
+        Capability.TABLETS,
+    }
 )
 
 
@@ -43,8 +50,13 @@ class YugabyteDialect(PostgresDialect):
 
     @property
     def capabilities(self) -> frozenset[Capability]:
-        """Those of PostgreSQL, and that servers list each other; sessions are not discarded."""
+        """Those of PostgreSQL, and that servers list each other and lead tablets; sessions are not discarded."""
         return _CAPABILITIES
+
+    @property
+    def key_hash(self) -> KeyHash:
+        """`yb_hash_code`."""
+        return YUGABYTE_KEY_HASH
 
     def fault(self, sqlstate: str | None, message: str) -> Fault:
         """What a server's error means."""

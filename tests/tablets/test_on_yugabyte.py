@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from picopyn.errors import NotSupported, OutcomeUnknown
 from picopyn.testing import YugabyteCluster
 from tests.postgres.conftest import OpenPool, until
 from tests.tablets.sharded import keys_of, owner
@@ -204,3 +205,39 @@ async def test_connections_to_leaders_are_not_trimmed(cluster: YugabyteCluster, 
         assert connected(pool, cluster) == {"n1", "n2", "n3"}
     await until(lambda: connected(pool, cluster) == {"n1", "n2"})
     assert {names(cluster)[node.address] for node in pool.stats().nodes.values() if node.idle} == {"n1", "n2"}
+
+
+@both
+async def test_a_commit_that_an_internal_error_answers_is_unknown(
+    cluster: YugabyteCluster, open_pool: OpenPool
+) -> None:
+    """And not run again; a conflict that is told as one is. Nobody there can be asked what became of it."""
+    pool = await open_pool(cluster.dsn_of("n1"))
+    cluster.execute(
+        "CREATE FUNCTION fail() RETURNS trigger LANGUAGE plpgsql AS "
+        "$$ BEGIN RAISE EXCEPTION '%', NEW.v USING ERRCODE = 'XX000'; END $$; "
+        "CREATE CONSTRAINT TRIGGER late AFTER INSERT ON t DEFERRABLE INITIALLY DEFERRED "
+        "FOR EACH ROW WHEN (NEW.v <> '') EXECUTE FUNCTION fail()"
+    )
+    runs: list[str] = []
+
+    def insert(*texts: str) -> Any:
+        async def work(connection: Any) -> None:
+            runs.append(texts[min(len(runs), len(texts) - 1)])
+            await connection.execute(INSERT, 1, runs[-1])
+
+        return work
+
+    try:
+        with pytest.raises(OutcomeUnknown):
+            await pool.run_transaction(insert("Timed out: Write RPC timed out after 60.000s"))
+        assert len(runs) == 1
+        runs.clear()
+        await pool.run_transaction(insert("Restart read required at: 1", "schema version mismatch for table t", ""))
+        assert len(runs) == 3
+        with pytest.raises(OutcomeUnknown):
+            await pool.execute("INSERT INTO t VALUES (2, 'Timed out: Write RPC timed out after 60.000s')")
+        with pytest.raises(NotSupported, match="resolve"):
+            await pool.run_transaction(insert(""), resolve=True)
+    finally:
+        cluster.execute("DROP TRIGGER late ON t; DROP FUNCTION fail()")

@@ -58,6 +58,15 @@ class YugabyteDialect(PostgresDialect):
         """`yb_hash_code`."""
         return YUGABYTE_KEY_HASH
 
+    def leaves_open(self, sqlstate: str | None, message: str, *, commit: bool) -> bool:
+        """Whether an error of a node leaves open what became of the request that it had sent on."""
+        return faults.leaves_open(sqlstate, message, commit=commit)
+
+    @property
+    def outcome_questions(self) -> tuple[str, str] | None:
+        """None: its transactions have no number that a later session could ask about."""
+        return None
+
     def fault(self, sqlstate: str | None, message: str) -> Fault:
         """What a server's error means."""
         return faults.fault(sqlstate, message)

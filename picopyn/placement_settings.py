@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from enum import Enum
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final
 
 from picopyn.topology_keys import is_keys, read_topology_keys
@@ -74,6 +75,7 @@ ONLY_HERE: Final[Mapping[str, Any]] = {
     "yb_servers_refresh_interval": 10,
     "failed_host_reconnect_delay_secs": 5,
     "rebalance_batch": 2,
+    "tablet_leaders": None,
 }
 
 
@@ -135,6 +137,8 @@ def _wrong_values(settings: PoolSettings) -> Iterator[str]:
     if not isinstance(settings.fallback_to_topology_keys_only, bool):
         value = settings.fallback_to_topology_keys_only
         yield f"fallback_to_topology_keys_only must be a bool, not {value!r}"
+    if not isinstance(settings.tablet_leaders, bool | None):
+        yield f"tablet_leaders must be a bool or None, not {settings.tablet_leaders!r}"
     limits = {
         "yb_servers_refresh_interval": (0, LONGEST_INTERVAL),
         "failed_host_reconnect_delay_secs": (0, LONGEST_DELAY),
@@ -152,6 +156,16 @@ def _wrong_values(settings: PoolSettings) -> Iterator[str]:
             yield f"{name} must be a whole number {wanted}, not {value!r}"
 
 
+def goes_to_leaders(settings: PoolSettings) -> bool:
+    """Whether calls go to the leaders of tablets, where there are any.
+
+    Who did not ask for balancing wants the first host that works, and no other; unless he asks for leaders by name.
+    """
+    if settings.tablet_leaders is None:
+        return balance_mode(settings.load_balance) is not BalanceMode.OFF
+    return settings.tablet_leaders
+
+
 def _hint(settings: PoolSettings) -> str:
     value = settings.load_balance
     word = value.lower().replace("_", "-") if isinstance(value, str) else ""
@@ -167,6 +181,8 @@ def _contradictions(settings: PoolSettings) -> Iterator[str]:
         return
     if keys and mode is BalanceMode.OFF:
         yield "topology_keys choose among the nodes of the cluster; that needs load_balance=true or another mode"
+    if settings.tablet_leaders and find_spec("sqlglot") is None:
+        yield "tablet_leaders=True needs the extra picopyn[yugabyte]"
     if settings.fallback_to_topology_keys_only and not keys:
         yield "fallback_to_topology_keys_only needs topology_keys"
     elif settings.fallback_to_topology_keys_only and mode is not None and mode.prefers:

@@ -57,9 +57,8 @@ def _wrong_values(settings: PoolSettings) -> Iterator[str]:
     for name in ("refresh_delay", "refresh_timeout"):
         if not (_is_number(getattr(settings, name)) and getattr(settings, name) > 0):
             yield f"{name} must be a number of seconds above 0, not {getattr(settings, name)!r}"
-    for name in ("fallback_master", "tablet_leaders"):
-        if not isinstance(getattr(settings, name), bool):
-            yield f"{name} must be a bool, not {getattr(settings, name)!r}"
+    if not isinstance(settings.fallback_master, bool):
+        yield f"fallback_master must be a bool, not {settings.fallback_master!r}"
     weight = settings.master_as_replica_weight
     if not (_is_number(weight) and 0 <= weight <= 1):
         yield f"master_as_replica_weight must be a number from 0 to 1, not {weight!r}"

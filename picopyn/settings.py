@@ -85,8 +85,8 @@ class PoolSettings:
         failed_host_reconnect_delay_secs: Seconds for which a node that failed is left out at least, 0 … 60, as long as
             another one is there.
         rebalance_batch: Most idle connections that are closed per interval because use has moved to other nodes.
-        tablet_leaders: On a YugabyteDB, statements whose hash key is known go to the leader of its tablet. It needs
-            the extra `picopyn[yugabyte]`.
+        tablet_leaders: On a YugabyteDB, statements whose hash key is known go to the leader of its tablet. None: where
+            `load_balance` is on. It needs the extra `picopyn[yugabyte]`.
         refresh_delay: Time between two looks at the role of a PostgreSQL host, where roles matter.
         refresh_timeout: Longest time of one such look.
         min_size: Connections kept open to each node, at least 0.
@@ -166,7 +166,7 @@ class PoolSettings:
     yb_servers_refresh_interval: int = 10
     failed_host_reconnect_delay_secs: int = 5
     rebalance_batch: int = 2
-    tablet_leaders: bool = True
+    tablet_leaders: bool | None = None
     refresh_delay: float = 1.0
     refresh_timeout: float = 2.0
     min_size: int = 1

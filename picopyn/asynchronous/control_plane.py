@@ -33,7 +33,7 @@ from picopyn.engine.cluster import Cluster
 from picopyn.engine.executor import Executor
 from picopyn.errors import NoNodeAvailable, NotSupported, UsageError
 from picopyn.observe import Publisher, RouteLearned, TopologyChanged
-from picopyn.placement_settings import SHORTEST_INTERVAL, balance_mode
+from picopyn.placement_settings import SHORTEST_INTERVAL, balance_mode, goes_to_leaders
 from picopyn.query_metadata import PreparedStatementMetadata
 from picopyn.role_settings import watches_hosts
 from picopyn.routing.host_table import HostTable
@@ -94,7 +94,7 @@ class ControlPlane:
         self, settings: PoolSettings, dialect: Dialect, now: Callable[[], float], rng: Random
     ) -> QueryMetadataService | TabletLearner:
         connect, size = self._reach.metadata, settings.query_metadata_cache_size
-        if settings.tablet_leaders and Capability.TABLETS in dialect.capabilities:
+        if Capability.TABLETS in dialect.capabilities and goes_to_leaders(settings):
             leaders = LeaderTable(HASH_CODES)
             return TabletLearner(connect, size, leaders, self._is_away, now=now, rng=rng, on_learned=self._learned)
         return QueryMetadataService(

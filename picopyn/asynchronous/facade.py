@@ -27,6 +27,7 @@ from picopyn.engine.key_fetch import FetchOptions, KeyFetch
 from picopyn.engine.loan import no_transactions
 from picopyn.engine.place import Place, Where, find, place_of
 from picopyn.engine.request import Request, check_text
+from picopyn.engine.resolution import Resolution
 from picopyn.engine.statistics import pool_stats
 from picopyn.engine.transaction import TransactionRun, new_request
 from picopyn.errors import ConfigError, NotSupported, UsageError
@@ -381,7 +382,7 @@ class PoolFacade(Generic[L]):
             self._check_open()
 
     def _transaction_run(
-        self, retries: int, timeout: float | None, role: str | None, *, readonly: bool
+        self, retries: int, timeout: float | None, role: str | None, *, readonly: bool, resolve: bool
     ) -> tuple[TransactionRun, Place]:
         self._check_atomic("run_transaction")
         if not isinstance(retries, int) or isinstance(retries, bool) or retries < 0:
@@ -393,9 +394,23 @@ class PoolFacade(Generic[L]):
             self._limit(request, timeout)
         only_reads = readonly or asked is Role.REPLICA
         run = TransactionRun(
-            self._executor, self._cluster, self._journal, self._rng, request, retries, only_reads=only_reads
+            self._executor,
+            self._cluster,
+            self._journal,
+            self._rng,
+            request,
+            retries,
+            only_reads=only_reads,
+            resolution=self._resolution() if resolve else None,
         )
         return run, place
+
+    def _resolution(self) -> Resolution:
+        questions = self._household.dialect.outcome_questions
+        if questions is None:
+            name = self._household.dialect.name
+            raise NotSupported(f"resolve=True: {name} cannot tell what became of a transaction; nothing was sent")
+        return Resolution(self._executor, self._cluster, questions)
 
     def _check_atomic(self, name: str) -> None:
         """Refuse what needs transactions where there are none."""

@@ -476,6 +476,7 @@ class Pool(PoolFacade[Lifecycle], PublishedNames):
         deferrable: bool = False,
         role: str | None = None,
         timeout: float | None = None,
+        resolve: bool = False,
     ) -> T:
         """Run `work(connection)` in a transaction, and all of it again when it lost against another one.
 
@@ -496,6 +497,10 @@ class Pool(PoolFacade[Lifecycle], PublishedNames):
             timeout: Limit for all attempts and pauses together (seconds). None: none; `acquire_timeout` limits the
                 waiting for each connection.
 
+            resolve: When no answer to COMMIT comes, ask the server what became of the transaction (PostgreSQL 13 and
+                newer). What it committed is committed, what it rolled back is run again; what it cannot tell stays
+                unknown. It costs one more round trip before each COMMIT.
+
         Returns:
             What `work` returned in the attempt that was committed.
 
@@ -503,11 +508,12 @@ class Pool(PoolFacade[Lifecycle], PublishedNames):
             OutcomeUnknown: COMMIT was sent, and no answer came: it may have taken effect. It is not run again.
             CallTimeout: The limit was reached; an `OutcomeUnknown` too, where COMMIT was on its way.
             ConnectionLost: The connection broke before COMMIT, twice; nothing took effect.
-            NotSupported: The server has no transactions (Picodata); nothing was sent.
+            NotSupported: The server has no transactions (Picodata), or cannot tell what became of one (`resolve` on
+                YugabyteDB); nothing was sent.
             ValueError: The retries or the limit are none.
             Exception: What `work` raised; it was rolled back.
         """
-        run, place = self._transaction_run(retries, timeout, role, readonly=readonly)
+        run, place = self._transaction_run(retries, timeout, role, readonly=readonly, resolve=resolve)
         options = {"isolation": isolation, "readonly": readonly, "deferrable": deferrable}
 
         def take() -> Coroutine[Any, Any, AcquiredConnection]:

@@ -76,7 +76,10 @@ async def attempt(
     limit = asyncio.timeout_at(run.deadline)
     try:
         async with limit, connection.transaction(**options):
-            return await _work(limit, connection, work)
+            result = await _work(limit, connection, work)
+            if run.resolution is not None:
+                run.resolution.note(await connection.fetchrow(run.resolution.question), result)
+            return result
     finally:
         run.expired = limit.expired()
         if not connection.is_released():

@@ -216,6 +216,20 @@ class Dialect(Protocol):
         """Whether an error leaves open what the statement did at other replicasets, if it concerned several."""
         ...
 
+    def leaves_open(self, sqlstate: str | None, message: str, *, commit: bool) -> bool:
+        """Whether a server's error leaves open if the statement took effect at all; of COMMIT, more errors may."""
+        ...
+
+    @property
+    def outcome_questions(self) -> tuple[str, str] | None:
+        """How it is found out what became of a transaction whose COMMIT was not answered; None: it cannot be.
+
+        The first text is asked before COMMIT. Its first column is None for a transaction that changed nothing; its
+        columns are the parameters of the second text, whose one value is `"committed"`, `"aborted"`, `"in progress"`,
+        or something else where the server does not know.
+        """
+        ...
+
     def parse_notice(self, text: str) -> StatementNotice | None:
         """The statement metadata in a notice, or None when it is another notice."""
         ...

@@ -485,6 +485,7 @@ class Cluster:
             self.runtime,
             lambda: self._pools.live,
             lambda: self.planner.homes(),
+            lambda: self.planner.leading(),
             least=self._pools.least_size,
             batch=self.settings.rebalance_batch,
             interval=_interval(self.settings),
@@ -493,7 +494,7 @@ class Cluster:
 
     def _is_home(self, pool: NodePool) -> bool:
         """Whether connections to the node of a pool are kept ready."""
-        return any(node.uuid == pool.node.uuid for node in self.planner.homes())
+        return any(node.uuid == pool.node.uuid for node in (*self.planner.homes(), *self.planner.leading()))
 
     def _is_used(self, pool: NodePool) -> bool:
         """Whether the node of a pool is there, and not drained."""

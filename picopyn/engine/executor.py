@@ -413,6 +413,9 @@ class Executor:
             await self._cluster.in_doubt(node)
 
     def _raise(self, request: Request, node: Node, error: Exception, fault: Fault, ended: str | None) -> NoReturn:
+        if fault is Fault.STATEMENT and not self._repeatable(request) and self._leaves_open(error):
+            self._journal.outcome_lost(node, "internal error")
+            raise failures.outcome_unknown(request, node, error, None) from error
         request.annotate(error)
         if fault is Fault.AUTH:
             raise request.annotate(AuthenticationFailed(failures.first_line(error))) from error
@@ -427,6 +430,10 @@ class Executor:
         plan = request.plan
         spread = plan is not None and not (plan.direct or plan.one_owner)
         return spread and self._dialect.is_partial(getattr(error, "sqlstate", None), str(error))
+
+    def _leaves_open(self, error: Exception) -> bool:
+        """Whether a server's error leaves open if the statement took effect at all."""
+        return self._dialect.leaves_open(getattr(error, "sqlstate", None), str(error), commit=False)
 
     def _repeatable(self, request: Request) -> bool:
         if request.idempotent is not None:

@@ -5,7 +5,7 @@ No parameter value and no secret gets into a text here.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from picopyn.engine.place import DRAINING
 from picopyn.engine.request import Request
@@ -24,6 +24,9 @@ from picopyn.errors import (
 from picopyn.routing.health import Health
 from picopyn.routing.plan import Plan
 from picopyn.topology import Node, TopologySnapshot
+
+if TYPE_CHECKING:
+    from picopyn.engine.loan import Loan
 
 #: The mark of errors that come from code of the caller's own.
 _CALLERS: Final = "picopyn_callers_own"
@@ -86,6 +89,12 @@ def held_lost(name: str, node: Node, error: Exception, *, uncertain: bool, why: 
     return ConnectionLost(text)
 
 
+def left_open(name: str, node: Node) -> OutcomeUnknown:
+    """A held connection got an error that leaves open whether the call took effect."""
+    text = f"{name}() at {node.name} ({node.address}) failed on its way to another node; it may have taken effect"
+    return OutcomeUnknown(f"{text}. Look before you repeat it")
+
+
 def outcome_unknown(
     request: Request, node: Node, error: Exception, broke: Fault | None, ended: str | None = None
 ) -> OutcomeUnknown:
@@ -143,6 +152,16 @@ class _Origin:
 
 
 _NOWHERE: Final = _Origin(None, None)
+
+
+def rolled_back(loan: Loan) -> ConnectionLost:
+    """COMMIT was not answered, and the server says that it was rolled back: nothing is unknown any more."""
+    loan.undecided = False
+    node = loan.pool.node
+    what = "COMMIT was not answered; the server says that the transaction was rolled back"
+    told = ConnectionLost(f"the connection to {node.name} ({node.address}) is lost, {what}")
+    mark_origin(told, loan, Fault.LOST)
+    return told
 
 
 def transaction_timed_out(timeout: float, node: Node | None, *, undecided: bool) -> CallTimeout:

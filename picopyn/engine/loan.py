@@ -54,6 +54,10 @@ class Lender:
         """Whether a text may change something at the server."""
         return not (self._selects_repeatable and self.dialect.is_read(query))
 
+    def leaves_open(self, error: Exception, *, commit: bool) -> bool:
+        """Whether a server's error leaves open if what it answers took effect."""
+        return self.dialect.leaves_open(getattr(error, "sqlstate", None), str(error), commit=commit)
+
 
 class Loan:
     """One connection in the hands of one borrower.
@@ -243,6 +247,9 @@ class Loan:
         fault = cluster.fault(error)
         if fault is Fault.LOST and self.undecided:  # the session was ended from outside: before COMMIT, or after it
             return self._lost(name, error, fault)
+        if self._uncertain and self._lender.leaves_open(error, commit=self.undecided):
+            self._note_outcome("internal error", uncertain=True)
+            return failures.left_open(name, node)
         if fault is Fault.NOT_LEADER:
             cluster.ask_refresh()
         self.undecided = False

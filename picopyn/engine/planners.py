@@ -70,7 +70,8 @@ class Planners:
         placed = self._placed(snapshot)
         if self._leaders is None:
             return placed
-        welcome = Welcome(is_down=self._health.is_down)
+        is_down = self._health.is_down
+        welcome = placed.welcome() if isinstance(placed, PlacementPlanner) else Welcome(is_down=is_down)
         return TabletPlanner(placed, self._health, self._load, self.rng, self._leaders, welcome)
 
     def _placed(self, snapshot: TopologySnapshot) -> Planner:

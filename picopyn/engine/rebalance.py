@@ -22,18 +22,20 @@ class Rebalance:
         runtime: The world.
         pools: All node pools.
         homes: Where use goes now.
+        leading: Where calls go because of their keys, so that how many connections a node needs is not for us to say.
         least: Connections kept to each of those in any case.
         batch: Most connections closed at a time.
         interval: Time from one time to the next (seconds).
     """
 
-    __slots__ = ("_batch", "_homes", "_interval", "_least", "_pools", "_runtime")
+    __slots__ = ("_batch", "_homes", "_interval", "_leading", "_least", "_pools", "_runtime")
 
     def __init__(
         self,
         runtime: Runtime,
         pools: Callable[[], Iterable[NodePool]],
         homes: Callable[[], Iterable[Node]],
+        leading: Callable[[], Iterable[Node]],
         *,
         least: int,
         batch: int,
@@ -42,6 +44,7 @@ class Rebalance:
         self._runtime = runtime
         self._pools = pools
         self._homes = homes
+        self._leading = leading
         self._least = least
         self._batch = batch
         self._interval = interval
@@ -57,10 +60,12 @@ class Rebalance:
     def look(self) -> None:
         """Close one batch, if there is anything to close."""
         homes = {node.uuid for node in self._homes()}
+        leading = {node.uuid for node in self._leading()}
         pools = {pool.node.uuid: pool for pool in self._pools() if pool.purpose is Purpose.PLAIN}
-        for uuid in surplus({uuid: self._holding(pool, uuid in homes) for uuid, pool in pools.items()}, self._batch):
+        held = {uuid: self._holding(pool, uuid in homes, uuid in leading) for uuid, pool in pools.items()}
+        for uuid in surplus(held, self._batch):
             pools[uuid].give_up_one()
 
-    def _holding(self, pool: NodePool, home: bool) -> Holding:
-        slots = pool.slots
-        return Holding(slots.size, len(slots.idle), self._least if home else 0, home)
+    def _holding(self, pool: NodePool, home: bool, leads: bool) -> Holding:
+        size, idle = pool.slots.size, len(pool.slots.idle)
+        return Holding(size, idle, size if leads else self._least if home else 0, home)

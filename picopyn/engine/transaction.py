@@ -4,7 +4,7 @@ What an attempt is (take a connection, BEGIN, the caller's work, COMMIT) the fac
 of its connection. An error that did not come over that connection is the caller's own and ends the transaction.
 
 What COMMIT did is never guessed. Not sent, or refused by the server: rolled back. Answered: committed. Sent, and the
-answer did not come: unknown, and nothing is run again.
+answer did not come: unknown, and nothing is run again; unless the server is asked, and says what became of it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from random import Random
-from typing import TypeVar
+from typing import TypeVar, cast
 
 from picopyn.engine import failures
 from picopyn.engine.cluster import Cluster
@@ -20,6 +20,7 @@ from picopyn.engine.executor import Executor
 from picopyn.engine.journal import Journal
 from picopyn.engine.loan import Loan
 from picopyn.engine.request import Request
+from picopyn.engine.resolution import Fate, Resolution
 from picopyn.errors import AcquireTimeout, Fault, OutcomeUnknown
 from picopyn.routing.plan import Role
 from picopyn.routing.transactions import full_jitter, may_run_again
@@ -38,9 +39,11 @@ class TransactionRun:
         request: The call; it has the limit for all attempts, where there is one.
         retries: Further attempts at most.
         only_reads: It must not write anyway.
+        resolution: Finds out what became of a COMMIT without an answer; None: that stays unknown.
 
     Attributes:
         loan: The connection of the attempt under way; None before it has one.
+        resolution: See above.
         expired: The limit was reached while an attempt was under way.
     """
 
@@ -54,7 +57,9 @@ class TransactionRun:
         retries: int,
         *,
         only_reads: bool,
+        resolution: Resolution | None = None,
     ) -> None:
+        self.resolution = resolution
         self.loan: Loan | None = None
         self.expired = False
         self._executor = executor
@@ -88,19 +93,37 @@ class TransactionRun:
         """
         while True:
             self.loan, self.expired = None, False
+            if self.resolution is not None:
+                self.resolution.note(None, None)
             try:
                 return await attempt()
-            except Exception as error:
+            except Exception as raised:
+                fate, error = await self._find_out(raised), raised
+                if fate is Fate.COMMITTED and self.resolution is not None:
+                    return cast(T, self.resolution.result)
+                if fate is Fate.ABORTED and self.loan is not None:
+                    error = failures.rolled_back(self.loan)
                 fault, pause = self._judge(error)
                 if fault is None or self.loan is None:
                     self._request.annotate(error)
-                    raise
+                    if error is raised:
+                        raise
+                    raise error from raised
                 node = self.loan.pool.node
                 self._request.tried(node, failures.how_far(fault), failures.why(fault, error, None))
             self._journal.retried(node, fault, len(self._request.attempts))
             if fault is Fault.NOT_LEADER:
                 await self._executor.await_refresh(self._request, node)
             await self._rest(pause)
+
+    async def _find_out(self, error: Exception) -> Fate:
+        """What became of an attempt that failed, if that has to be asked and can be."""
+        loan, resolution = self.loan, self.resolution
+        if resolution is None or loan is None or self.expired:
+            return Fate.UNKNOWN
+        if not (loan.undecided and isinstance(error, OutcomeUnknown)):
+            return Fate.UNKNOWN
+        return await resolution.fate(loan.pool.node, self.deadline)
 
     def interrupt(self) -> None:
         """The limit is reached: end the attempt under way by dropping its connection. From anywhere."""

@@ -73,6 +73,20 @@ class Placement:
         groups = (tuple(self._new(group, seen)) for group in self._ordered(listed, seeds))
         return tuple(group for group in groups if group)
 
+    def named(self, servers: Iterable[Node]) -> tuple[frozenset[str], ...]:
+        """Uuids of the nodes that these wishes name: by the keys, whatever their level; then by the type of the mode.
+
+        Args:
+            servers: The nodes that servers listed.
+        """
+        wanted = [node for node in servers if self._is_wanted(node)]
+        named: list[Iterable[Node]] = []
+        if self.keys and self.mode is not BalanceMode.OFF:
+            named.append(node for node in wanted if any(_lies_in(node, key) for key in self.keys))
+        if (self.mode.excludes or self.mode.prefers) and not self._only_keys:
+            named.append(wanted)
+        return tuple(frozenset(node.uuid for node in nodes) for nodes in named)
+
     def unmatched(self, servers: Iterable[Node]) -> list[TopologyKey]:
         """Keys that mean no server at all."""
         listed = tuple(servers)
@@ -92,7 +106,7 @@ class Placement:
                 yield (seed,)
 
     def _is_wanted(self, node: Node) -> bool:
-        if self.mode is BalanceMode.ANY:
+        if self.mode in (BalanceMode.ANY, BalanceMode.OFF):
             return True
         is_replica = node.tier == READ_REPLICA
         return is_replica is (self.mode in (BalanceMode.ONLY_RR, BalanceMode.PREFER_RR))

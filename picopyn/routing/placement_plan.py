@@ -14,6 +14,7 @@ from picopyn.routing.health import Health
 from picopyn.routing.placement import Groups
 from picopyn.routing.plan import Plan, Planner, Ring, Role, Wait
 from picopyn.routing.server_table import ServerTable
+from picopyn.routing.tablet_plan import Welcome
 from picopyn.topology import Node, TopologySnapshot
 
 
@@ -28,7 +29,7 @@ class PlacementPlanner(Planner):
         table: The seeds, and what is wanted.
     """
 
-    __slots__ = ("_best", "_groups", "_placement")
+    __slots__ = ("_best", "_groups", "_placement", "_servers")
 
     def __init__(
         self,
@@ -42,8 +43,8 @@ class PlacementPlanner(Planner):
         self._placement = table.placement
         nodes = snapshot.nodes()
         seeds = [node for uuid in table.seeds if (node := snapshot.node(uuid)) is not None and node.reachable]
-        servers = [node for node in nodes if node.tier] if table.discovered else []
-        self._groups: Groups = self._placement.groups(servers, seeds)
+        self._servers = [node for node in nodes if node.tier] if table.discovered else []
+        self._groups: Groups = self._placement.groups(self._servers, seeds)
         self._best = _ring(self._groups) if self._groups else None
 
     def for_host(self, role: Role) -> Plan:
@@ -72,6 +73,12 @@ class PlacementPlanner(Planner):
     def allowed(self) -> Sequence[Node]:
         """Every node of every group."""
         return [node for group in self._groups for node in group]
+
+    def welcome(self) -> Welcome:
+        """Which leaders of tablets are welcome."""
+        placement = self._placement
+        named = placement.named(self._servers)
+        return Welcome(*named, others=not placement.forbids, is_down=self._health.is_down)
 
     def _search(self) -> Plan:
         """The same where some node is down, or the best group is not connected yet."""

@@ -214,6 +214,10 @@ class Planner:
         """The nodes where use goes now, as far as a node counts for itself: connections to them are kept ready."""
         return self.snapshot.nodes()
 
+    def leading(self) -> Sequence[Node]:
+        """Nodes that calls go to beside their homes, because of their keys."""
+        return ()
+
     @property
     def mode(self) -> str:
         """The settings that forbid some nodes, for people; empty when none do."""

@@ -4,7 +4,7 @@ How leaders go together with wishes about places (`topology_keys`, modes that wa
 
 1. A statement whose key is known goes to the leader of its tablet, if that leader is **welcome**: it is one of the
    nodes that the wishes name, in whatever order; or the wishes name nobody in particular; or no node that they name is
-   left, and they allow others then.
+   left, and they allow others then. Keys name nodes before the type of a mode does: another node of the type is next.
 2. Everything else goes where the wishes say, as if there were no tablets: calls without a key, calls for a replica, and
    calls whose leader is unknown, down, or not welcome. The server there sends them on.
 
@@ -34,25 +34,27 @@ class Welcome:
     """Which leaders are welcome; see the rule of this file.
 
     Args:
-        named: Uuids of the nodes that the wishes name, in whatever order; None: they name nobody in particular.
+        named: Uuids of the nodes that the wishes name; several such sets: each counts when no node of those before it
+            can be reached. None at all: they name nobody in particular.
         others: When no node that is named can be reached, others are allowed.
         is_down: Whether a node cannot be reached.
     """
 
     __slots__ = ("_is_down", "_named", "_others")
 
-    def __init__(
-        self, named: Iterable[str] | None = None, *, others: bool = True, is_down: Callable[[str], bool]
-    ) -> None:
-        self._named = None if named is None else frozenset(named)
+    def __init__(self, *named: Iterable[str], others: bool = True, is_down: Callable[[str], bool]) -> None:
+        self._named = tuple(map(frozenset, named))
         self._others = others
         self._is_down = is_down
 
     def __call__(self, node: Node) -> bool:
         """Whether a leader is welcome now."""
-        if self._named is None or node.uuid in self._named:
-            return True
-        return self._others and all(map(self._is_down, self._named))
+        for named in self._named:
+            if node.uuid in named:
+                return True
+            if not all(map(self._is_down, named)):
+                return False
+        return self._others
 
 
 class TabletPlanner(Planner):
@@ -136,6 +138,11 @@ class TabletPlanner(Planner):
     def allowed(self) -> Sequence[Node]:
         """Where use may go at all."""
         return self._placed.allowed()
+
+    def leading(self) -> Sequence[Node]:
+        """The leaders, as far as they are known, to whom calls go now."""
+        leaders = self._table.nodes(self.snapshot).values()
+        return [node for node in leaders if node.uuid not in self._doubted and self._welcome(node)]
 
     @property
     def mode(self) -> str:

@@ -474,6 +474,7 @@ class Pool(PoolFacade[Lifecycle], PublishedNames):
         deferrable: bool = False,
         role: str | None = None,
         timeout: float | None = None,
+        resolve: bool = False,
     ) -> T:
         """Run `work(connection)` in a transaction, and all of it again when it lost against another one.
 
@@ -489,6 +490,10 @@ class Pool(PoolFacade[Lifecycle], PublishedNames):
             role: See `acquire`.
             timeout: Limit for all attempts and pauses together (seconds).
 
+            resolve: When no answer to COMMIT comes, ask the server what became of the transaction (PostgreSQL 13 and
+                newer). What it committed is committed, what it rolled back is run again; what it cannot tell stays
+                unknown. It costs one more round trip before each COMMIT.
+
         Returns:
             What `work` returned in the attempt that was committed.
 
@@ -496,14 +501,15 @@ class Pool(PoolFacade[Lifecycle], PublishedNames):
             OutcomeUnknown: COMMIT was sent, and no answer came: it may have taken effect. It is not run again.
             CallTimeout: The limit was reached; an `OutcomeUnknown` too, where COMMIT was on its way.
             ConnectionLost: The connection broke before COMMIT, twice; nothing took effect.
-            NotSupported: The server has no transactions (Picodata); nothing was sent.
+            NotSupported: The server has no transactions (Picodata), or cannot tell what became of one (`resolve` on
+                YugabyteDB); nothing was sent.
             UsageError: `work` is a coroutine function.
             ValueError: The retries or the limit are none.
             Exception: What `work` raised; it was rolled back.
         """
         if _get_running_loop() is not None:
             self._warn_about_the_loop()
-        run, place = self._transaction_run(retries, timeout, role, readonly=readonly)
+        run, place = self._transaction_run(retries, timeout, role, readonly=readonly, resolve=resolve)
         options = {"isolation": isolation, "readonly": readonly, "deferrable": deferrable}
         alarm = self._control_thread.alarm
 

@@ -43,6 +43,8 @@ def attempt(
             if inspect.iscoroutine(result):
                 result.close()
                 raise UsageError("work(connection) gave a coroutine: it must be a plain function here")
+            if run.resolution is not None:
+                run.resolution.note(connection.fetchrow(run.resolution.question), result)
             return result
     finally:
         if still is not None:

@@ -168,3 +168,20 @@ def test_trimming_ends_and_never_takes_what_is_used(drawn: dict[str, tuple[int, 
             assert before.size > before.least
             holdings[name] = Holding(before.size - 1, before.idle - 1, before.least, before.home)
     assert surplus(holdings, batch) == []
+
+
+@given(fleets())
+def test_leaders_are_welcome_where_use_may_go_and_always_where_it_goes(
+    given_fleet: tuple[Fleet, Placement, set[int]],
+) -> None:
+    """A welcome leader is a node that calls may go to anyway; everybody in the best living group is welcome."""
+    fleet, wanted, down = given_fleet
+    planner = fleet.planner(wanted)
+    welcome = planner.welcome()
+    servers = [node for node in planner.snapshot.nodes() if node.tier]
+    fleet.stop(*down)
+    allowed = {node.uuid for node in planner.allowed()}
+    if wanted.mode is not BalanceMode.OFF:
+        assert {node.uuid for node in servers if welcome(node)} <= allowed
+    in_use = [node for node in planner.homes() if int(node.uuid) not in down]
+    assert all(map(welcome, in_use)) or not any(node.tier for node in in_use)

@@ -27,14 +27,14 @@ def snapshot(**ports: int) -> TopologySnapshot:
 class Case:
     """A planner over three nodes; `a` leads the first half of table `t`, `b` the second, `x` is nobody's."""
 
-    def __init__(self, named: set[str] | None = None, *, others: bool = True) -> None:
+    def __init__(self, *named: set[str], others: bool = True) -> None:
         self.health = Health()
         self.table = LeaderTable(100)
         self.busy = {"a": 5, "b": 5, "c": 0}
         self.lead("h:1", "h:2")
         self.snapshot = snapshot(**NODES)
         placed = Planner(self.snapshot, self.health, self.busy.__getitem__, Random(1), hangs=False)
-        welcome = Welcome(named, others=others, is_down=self.health.is_down)
+        welcome = Welcome(*named, others=others, is_down=self.health.is_down)
         self.planner = TabletPlanner(placed, self.health, self.busy.__getitem__, Random(1), self.table, welcome)
 
     def lead(self, first: str, second: str, names: dict[str, str] | None = None) -> None:
@@ -96,23 +96,27 @@ def test_news_of_leaders_count_at_once() -> None:
 @pytest.mark.parametrize(
     ("named", "others", "down", "reasons"),
     [
-        (None, True, "", ("keyed", "keyed")),
-        ({"a", "c"}, True, "", ("keyed", "leader_unused")),
-        ({"a", "c"}, True, "c", ("keyed", "leader_unused")),
-        ({"c"}, True, "", ("leader_unused", "leader_unused")),
-        ({"c"}, True, "c", ("keyed", "keyed")),
-        ({"c"}, False, "c", ("leader_unused", "leader_unused")),
-        (set(), True, "", ("keyed", "keyed")),
-        (set(), False, "", ("leader_unused", "leader_unused")),
+        ([], True, "", ("keyed", "keyed")),
+        ([{"a", "c"}], True, "", ("keyed", "leader_unused")),
+        ([{"a", "c"}], True, "c", ("keyed", "leader_unused")),
+        ([{"c"}], True, "", ("leader_unused", "leader_unused")),
+        ([{"c"}], True, "c", ("keyed", "keyed")),
+        ([{"c"}], False, "c", ("leader_unused", "leader_unused")),
+        ([set()], True, "", ("keyed", "keyed")),
+        ([set()], False, "", ("leader_unused", "leader_unused")),
+        ([{"c"}, {"b", "c"}], True, "", ("leader_unused", "leader_unused")),
+        ([{"c"}, {"b", "c"}], True, "c", ("leader_unused", "keyed")),
     ],
 )
 def test_a_leader_is_used_where_wishes_allow_it(
-    named: set[str] | None, others: bool, down: str, reasons: tuple[str, str]
+    named: list[set[str]], others: bool, down: str, reasons: tuple[str, str]
 ) -> None:
     """It is named, nobody in particular is, or nobody who is named is left and others are allowed then."""
-    case = Case(named, others=others)
+    case = Case(*named, others=others)
     case.down(*down)
     assert (case.plan(0)[1], case.plan(50)[1]) == reasons
+    leading = [name for name, reason in zip("ab", reasons, strict=True) if reason == "keyed"]
+    assert sorted(node.uuid for node in case.planner.leading()) == leading
 
 
 def test_several_codes_go_to_their_one_leader() -> None:

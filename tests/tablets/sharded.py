@@ -38,6 +38,10 @@ class TabletDialect(PostgresDialect):
     """A PostgreSQL whose nodes have tablets, and nothing else of a YugabyteDB."""
 
     @property
+    def name(self) -> str:
+        return "postgres with tablets"
+
+    @property
     def capabilities(self) -> frozenset[Capability]:
         return frozenset({*super(TabletDialect, self).capabilities, Capability.TABLETS})
 

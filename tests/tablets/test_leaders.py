@@ -27,6 +27,7 @@ def options(sharded: Sharded, **more: Any) -> dict[str, Any]:
         "dialect": TabletDialect(),
         "topology_source": Nodes(*sharded.ports),
         "acquire_timeout": 30.0,
+        "load_balance": True,
         **more,
     }
 

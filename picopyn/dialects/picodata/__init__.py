@@ -95,6 +95,15 @@ class PicodataDialect:
         """Whether the error speaks only of the part of the statement that was forwarded to one replicaset."""
         return not faults.read_fault(sqlstate, message).whole
 
+    def leaves_open(self, sqlstate: str | None, message: str, *, commit: bool) -> bool:
+        """Never for a statement of one owner; see `is_partial` for others."""
+        return False
+
+    @property
+    def outcome_questions(self) -> tuple[str, str] | None:
+        """None: there are no transactions."""
+        return None
+
     def parse_notice(self, text: str) -> StatementNotice | None:
         """The statement metadata in a notice, or None when it is another notice."""
         return notices.read_notice(text)

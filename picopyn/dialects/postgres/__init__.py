@@ -21,7 +21,7 @@ from picopyn.dialects.base import (
     StatementNotice,
     TableKeys,
 )
-from picopyn.dialects.postgres import faults
+from picopyn.dialects.postgres import faults, outcome
 from picopyn.errors import Fault, NotSupported
 from picopyn.query_plan import QueryPlan
 
@@ -81,6 +81,15 @@ class PostgresDialect:
     def is_partial(self, sqlstate: str | None, message: str) -> bool:
         """Never: a statement that fails is rolled back as a whole."""
         return False
+
+    def leaves_open(self, sqlstate: str | None, message: str, *, commit: bool) -> bool:
+        """Never: a server that answers with an error has rolled back."""
+        return False
+
+    @property
+    def outcome_questions(self) -> tuple[str, str] | None:
+        """By the number of the transaction, while the server that gave it runs on."""
+        return outcome.MARK, outcome.FATE
 
     def parse_notice(self, text: str) -> StatementNotice | None:
         """No notice says anything about a statement's key."""

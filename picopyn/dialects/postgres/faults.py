@@ -34,6 +34,8 @@ BY_SQLSTATE: Final[Mapping[str, Fault]] = {
     "28P01": Fault.AUTH,
     "53300": Fault.OVERLOADED,  # too many connections
     # Class 57: the session ends. A statement that was on its way may have been committed just before.
+    "25P03": Fault.LOST,  # idle for too long inside a transaction, which is rolled back
+    "25P04": Fault.LOST,  # the transaction took too long
     "57P01": Fault.LOST,
     "57P02": Fault.LOST,
     "57P04": Fault.LOST,

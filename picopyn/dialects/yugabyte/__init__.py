@@ -8,15 +8,22 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from picopyn.dialects.base import Capability
+from picopyn.dialects.base import Capability, KeyHash
 from picopyn.dialects.postgres import PostgresDialect
 from picopyn.dialects.yugabyte import faults
+from picopyn.dialects.yugabyte.key_hash import YUGABYTE_KEY_HASH
 from picopyn.errors import Fault
 
 __all__ = ["YugabyteDialect"]
 
 _CAPABILITIES: Final = frozenset(
-    {Capability.TRANSACTIONS, Capability.STATEMENT_TIMEOUT, Capability.CATALOG, Capability.LISTED_SERVERS}
+    {
+        Capability.TRANSACTIONS,
+        Capability.STATEMENT_TIMEOUT,
+        Capability.CATALOG,
+        Capability.LISTED_SERVERS,
+        Capability.TABLETS,
+    }
 )
 
 
@@ -43,8 +50,22 @@ class YugabyteDialect(PostgresDialect):
 
     @property
     def capabilities(self) -> frozenset[Capability]:
-        """Those of PostgreSQL, and that servers list each other; sessions are not discarded."""
+        """Those of PostgreSQL, and that servers list each other and lead tablets; sessions are not discarded."""
         return _CAPABILITIES
+
+    @property
+    def key_hash(self) -> KeyHash:
+        """`yb_hash_code`."""
+        return YUGABYTE_KEY_HASH
+
+    def leaves_open(self, sqlstate: str | None, message: str, *, commit: bool) -> bool:
+        """Whether an error of a node leaves open what became of the request that it had sent on."""
+        return faults.leaves_open(sqlstate, message, commit=commit)
+
+    @property
+    def outcome_questions(self) -> tuple[str, str] | None:
+        """None: its transactions have no number that a later session could ask about."""
+        return None
 
     def fault(self, sqlstate: str | None, message: str) -> Fault:
         """What a server's error means."""

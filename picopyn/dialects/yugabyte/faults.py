@@ -22,6 +22,22 @@ _INTERNAL: Final = "XX000"
 _CONFLICT: Final = re.compile(
     r"restart read required|catalog version mismatch|schema version mismatch|MISMATCHED_SCHEMA", re.IGNORECASE
 )
+#: A request to the node that has the row, of which the answering node does not know whether it was executed.
+_UNANSWERED: Final = re.compile(r"timed out|duplicate request", re.IGNORECASE)
+
+
+def leaves_open(sqlstate: str | None, message: str, *, commit: bool) -> bool:
+    """Whether an error leaves open if the statement took effect.
+
+    An internal error in answer to COMMIT always does, but for the conflicts among them; in answer to a statement where
+    its text says that another node did not answer.
+
+    *Source*: `yugabyte-smart-drivers.md` sections 6.1 ("RPC … timed out after", "Duplicate request") and 6.2 (nothing
+    is repeated after an internal error, nor after a COMMIT that failed).
+    """
+    if sqlstate != _INTERNAL or _CONFLICT.search(message):
+        return False
+    return commit or _UNANSWERED.search(message) is not None
 
 
 def fault(sqlstate: str | None, message: str) -> Fault:

@@ -1,7 +1,7 @@
 """The SQL objects by which a YugabyteDB tells about itself, over tables that a cluster of ours fills.
 
 Decides what `yb_servers()`, `yb_tablet_metadata` and `yb_table_properties()` look like in each release. They lie in
-`pg_catalog`, as at the original, so that nobody's `search_path` hides them. `yb_hash_code` is not among them.
+`pg_catalog`, as at the original, so that nobody's `search_path` hides them.
 
 *Source*: `yugabyte-smart-drivers.md` sections 1.1 (columns and since when), 7.4 (the view, its masks and its forms).
 """
@@ -9,6 +9,8 @@ Decides what `yb_servers()`, `yb_tablet_metadata` and `yb_table_properties()` lo
 from __future__ import annotations
 
 from typing import Final
+
+from picopyn.testing.yugabyte_sql import HASH_CODE
 
 #: Columns of `yb_servers()`: those of 2.7, with `uuid` since 2.17, with `universe_uuid` since 2024.1.6.
 SERVER_COLUMNS: Final = (8, 9, 10)
@@ -68,6 +70,8 @@ $$ SELECT (SELECT count(*) FROM picopyn_cluster.tablets t WHERE t.oid = h.oid), 
    FROM picopyn_cluster.hash_tables h WHERE h.oid = relation $$;
 """
 
+_CODE: Final = f"SET search_path = pg_catalog; {HASH_CODE}; RESET search_path;"
+
 
 def objects(port: int, columns: int, tablets: str | None) -> str:
     """The text that makes them.
@@ -90,7 +94,7 @@ def objects(port: int, columns: int, tablets: str | None) -> str:
         more = ", '{}'::json AS tablet_attrs, 'RUNNING'::text AS tablet_state" if new else ""
         view = _TABLETS.format(relname=_MASKED if new else "relname", more=more) + _PROPERTIES
     here = "".join(_HERE.format(what=what) for what in ("cloud", "region", "zone"))
-    return _WHERE.format(port=port) + here + servers + view
+    return _WHERE.format(port=port) + here + servers + view + _CODE
 
 
 def literal(value: str | None) -> str:

@@ -1,0 +1,243 @@
+"""Leaders of tablets together with placement: over the nodes of a YugabyteDB, counted at the nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from picopyn.errors import NotSupported, OutcomeUnknown
+from picopyn.testing import YugabyteCluster
+from tests.postgres.conftest import OpenPool, until
+from tests.tablets.sharded import keys_of, owner
+from tests.threads import FACADES
+from tests.yugabyte.conftest import LONG, SOON, connected, names
+
+both = pytest.mark.parametrize("facade", FACADES, indirect=True)
+
+INSERT = "INSERT INTO t VALUES ($1, $2)"
+#: One node in each of three zones; each leads a third of the hash codes.
+ZONES = ("c.r.a", "c.r.b", "c.r.c")
+
+
+@pytest.fixture(scope="module")
+def three() -> Iterator[YugabyteCluster]:
+    """The nodes."""
+    with YugabyteCluster(ZONES) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def cluster(three: YugabyteCluster) -> Iterator[YugabyteCluster]:
+    """The same with an empty table; its rows tell through which node they came."""
+    three.execute("CREATE TABLE t (id int PRIMARY KEY, v text, node inet DEFAULT inet_client_addr())")
+    three.shard("t")
+    yield three
+    down = [name for name, state in three.states().items() if state == "down"]
+    for name in down:
+        three.restart(name)
+    three.execute("DROP TABLE t; TRUNCATE picopyn_cluster.tablets, picopyn_cluster.hash_tables")
+
+
+def kept(cluster: YugabyteCluster) -> dict[str, set[int]]:
+    """What came through each node."""
+    by_host = {cluster.node(name).host: name for name in cluster.nodes}
+    found: dict[str, set[int]] = {}
+    for key, host in cluster.execute("SELECT id::text, host(node) FROM t"):
+        found.setdefault(by_host[host or ""], set()).add(int(key or 0))
+    return found
+
+
+def led(keys: range) -> dict[str, set[int]]:
+    """What each node leads of some keys."""
+    return {f"n{node + 1}": set(keys_of(node, keys)) for node in range(3)}
+
+
+async def insert(pool: Any, keys: range, **options: Any) -> None:
+    for key in keys:
+        await pool.execute(INSERT, key, "x", **options)
+
+
+async def learn(pool: Any) -> None:
+    assert (await pool.explain_route(INSERT, 1, "x")).kind is not None
+
+
+async def until_at(pool: Any, cluster: YugabyteCluster, key: int, name: str, reason: str = "keyed") -> None:
+    """Wait until the INSERT of a key would go to a node for that reason."""
+    address = "{}:{}".format(*cluster.address_of(name))
+    while True:
+        explained = await pool.explain_route(INSERT, key, "x")
+        if explained.reason == reason and explained.candidates and address in explained.candidates[0]:
+            return
+        await pool.fetchval("SELECT pg_sleep(0.02)", idempotent=True)
+
+
+@both
+async def test_every_keyed_call_is_direct_once_its_text_is_learned(
+    cluster: YugabyteCluster, open_pool: OpenPool, full_size: bool
+) -> None:
+    """One seed is enough; each row came through the node that leads its key."""
+    pool = await open_pool(cluster.dsn_of("n1"), load_balance=True)
+    await pool.wait_ready(timeout=LONG)
+    await learn(pool)
+    keys = range(20_000 if full_size else 300)
+    await insert(pool, keys)
+    rows, calls = kept(cluster), pool.stats().calls
+    direct = sum(len(rows.get(name, set()) & own) for name, own in led(keys).items())
+    in_doubt = calls["leader_unused"]  # a leader that a machine under load keeps waiting is asked whether it lives
+    assert (direct + in_doubt, calls["keyed"] + in_doubt) == (len(keys), len(keys)), calls
+
+
+#: Zone of the first level, of the second, whether no other is allowed → the node of each third of the keys.
+@both
+@pytest.mark.parametrize(
+    ("wishes", "expected"),
+    [
+        pytest.param({"topology_keys": "c.r.b:1"}, ("n2", "n2", "n2"), id="one zone"),
+        pytest.param(
+            {"topology_keys": "c.r.b:1", "fallback_to_topology_keys_only": True}, ("n2", "n2", "n2"), id="strict"
+        ),
+        pytest.param({"topology_keys": "c.r.a:1,c.r.c:2"}, ("n1", "n1", "n3"), id="two levels"),
+        pytest.param({"topology_keys": "c.r.*:3"}, ("n1", "n2", "n3"), id="the region"),
+        pytest.param({"load_balance": "only-primary"}, ("n1", "n2", "n3"), id="the type"),
+    ],
+)
+async def test_leaders_are_used_where_they_are_named(
+    cluster: YugabyteCluster, open_pool: OpenPool, wishes: dict[str, Any], expected: tuple[str, ...]
+) -> None:
+    """In whatever level; what the others lead goes where everything goes."""
+    pool = await open_pool(cluster.dsn, **{"load_balance": True, **wishes})
+    await pool.wait_ready(timeout=LONG)
+    await learn(pool)
+    keys = range(30)
+    await insert(pool, keys)
+    wanted: dict[str, set[int]] = {}
+    for key in keys:
+        wanted.setdefault(expected[owner(key.to_bytes(4, "big"))], set()).add(key)
+    assert kept(cluster) == wanted
+
+
+@both
+async def test_when_no_named_node_is_left_the_other_leaders_count(
+    cluster: YugabyteCluster, open_pool: OpenPool
+) -> None:
+    """As the other nodes do; and no longer when a named one is back. Where others are forbidden, they stay so."""
+    pool = await open_pool(cluster.dsn, load_balance=True, topology_keys="c.r.a:1", **SOON)
+    await pool.wait_ready(timeout=LONG)
+    await learn(pool)
+    key = keys_of(2)[0]
+    await until_at(pool, cluster, key, "n1", "leader_unused")
+    cluster.kill("n1")
+    await until_at(pool, cluster, key, "n3")
+    await until_at(pool, cluster, keys_of(1)[0], "n2")
+    cluster.restart("n1")
+    await until_at(pool, cluster, key, "n1", "leader_unused")
+
+
+@both
+async def test_a_killed_leader_costs_a_hop_until_the_new_one_is_named(
+    cluster: YugabyteCluster, open_pool: OpenPool
+) -> None:
+    """No call fails that may be repeated."""
+    pool = await open_pool(cluster.dsn, load_balance=True, **SOON)
+    await pool.wait_ready(timeout=LONG)
+    await learn(pool)
+    mine = keys_of(0)
+    cluster.kill("n1")
+    for key in mine[:5]:
+        await pool.execute(INSERT, key, "x", idempotent=True)
+    cluster.lead("n2", instead_of="n1")
+    await until_at(pool, cluster, mine[5], "n2")
+    await pool.execute(INSERT, mine[5], "x")
+    assert mine[5] in kept(cluster)["n2"]
+    assert "n1" not in kept(cluster)
+
+
+@both
+async def test_a_leader_that_moved_gets_its_calls(cluster: YugabyteCluster, open_pool: OpenPool) -> None:
+    """At the latest with the next change of the cluster; meanwhile the old one passes them on."""
+    pool = await open_pool(cluster.dsn, load_balance=True, **SOON)
+    await pool.wait_ready(timeout=LONG)
+    await learn(pool)
+    cluster.lead("n3", instead_of="n2")
+    key = keys_of(1)[0]
+    await pool.execute(INSERT, key, "x")
+    assert set(kept(cluster)) <= {"n2", "n3"}
+    cluster.move("n2", "c.r.d")
+    try:
+        await until_at(pool, cluster, key, "n3")
+    finally:
+        cluster.move("n2", "c.r.b")
+
+
+@both
+async def test_switched_off_and_on(cluster: YugabyteCluster, open_pool: OpenPool) -> None:
+    """Without balancing the first host takes everything; leaders are used there when they are asked for by name."""
+    for options, nodes in (
+        ({}, {"n1"}),
+        ({"load_balance": True, "topology_keys": "c.r.c:1", "tablet_leaders": False}, {"n3"}),
+        ({"tablet_leaders": True}, {"n1", "n2", "n3"}),
+    ):
+        cluster.execute("TRUNCATE t")
+        pool = await open_pool(cluster.dsn, **options)
+        explained = await pool.explain_route(INSERT, 1, "x")
+        assert (explained.kind is not None) is bool(options.get("tablet_leaders"))
+        await insert(pool, range(30))
+        assert set(kept(cluster)) == nodes
+        assert (pool.stats().calls["keyed"] == 30) is bool(options.get("tablet_leaders"))
+
+
+@both
+async def test_connections_to_leaders_are_not_trimmed(cluster: YugabyteCluster, open_pool: OpenPool) -> None:
+    """Those that use has left behind are, in the same look."""
+    pool = await open_pool(
+        cluster.dsn,
+        load_balance=True,
+        topology_keys="c.r.a:1,c.r.b:2",
+        yb_servers_refresh_interval=1,
+        rebalance_batch=9,
+    )
+    await pool.wait_ready(timeout=LONG)
+    await learn(pool)
+    async with pool.acquire(node="{}:{}".format(*cluster.address_of("n3"))):
+        await pool.execute(INSERT, keys_of(1)[0], "x")
+        assert connected(pool, cluster) == {"n1", "n2", "n3"}
+    await until(lambda: connected(pool, cluster) == {"n1", "n2"})
+    assert {names(cluster)[node.address] for node in pool.stats().nodes.values() if node.idle} == {"n1", "n2"}
+
+
+@both
+async def test_a_commit_that_an_internal_error_answers_is_unknown(
+    cluster: YugabyteCluster, open_pool: OpenPool
+) -> None:
+    """And not run again; a conflict that is told as one is. Nobody there can be asked what became of it."""
+    pool = await open_pool(cluster.dsn_of("n1"))
+    cluster.execute(
+        "CREATE FUNCTION fail() RETURNS trigger LANGUAGE plpgsql AS "
+        "$$ BEGIN RAISE EXCEPTION '%', NEW.v USING ERRCODE = 'XX000'; END $$; "
+        "CREATE CONSTRAINT TRIGGER late AFTER INSERT ON t DEFERRABLE INITIALLY DEFERRED "
+        "FOR EACH ROW WHEN (NEW.v <> '') EXECUTE FUNCTION fail()"
+    )
+    runs: list[str] = []
+
+    def insert(*texts: str) -> Any:
+        async def work(connection: Any) -> None:
+            runs.append(texts[min(len(runs), len(texts) - 1)])
+            await connection.execute(INSERT, 1, runs[-1])
+
+        return work
+
+    try:
+        with pytest.raises(OutcomeUnknown):
+            await pool.run_transaction(insert("Timed out: Write RPC timed out after 60.000s"))
+        assert len(runs) == 1
+        runs.clear()
+        await pool.run_transaction(insert("Restart read required at: 1", "schema version mismatch for table t", ""))
+        assert len(runs) == 3
+        with pytest.raises(OutcomeUnknown):
+            await pool.execute("INSERT INTO t VALUES (2, 'Timed out: Write RPC timed out after 60.000s')")
+        with pytest.raises(NotSupported, match="resolve"):
+            await pool.run_transaction(insert(""), resolve=True)
+    finally:
+        cluster.execute("DROP TRIGGER late ON t; DROP FUNCTION fail()")

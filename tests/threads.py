@@ -11,6 +11,7 @@ What runs over the asynchronous pool only, and why:
 - `engine/`, `asynchronous/test_conservation.py`: the engine itself, over a world of the tests with its own clock.
 - The rest of `asynchronous/` (tracker, sources, metadata service, control plane, leader finder, …): the same objects
   serve both pools.
+- The order in which a thousand answers are noted: threads note them as they are scheduled.
 - Two tasks on one connection, one that is given back during a call: which comes first is a matter of ticks. With
   threads: `tests/sync/test_threads.py`.
 - Other, stopped and closed event loops; a client that blocks its loop: there is none to belong to, and none to block.

@@ -360,11 +360,14 @@ async def test_work_is_what_the_facade_can_run(postgres: PostgresServer, facade:
     def plain(connection: Any) -> None:
         return None
 
-    if facade == "sync":
+    def in_a_thread() -> None:
         with sync.Pool(postgres.dsn) as pool:
             with pytest.raises(UsageError, match="plain function"):
                 pool.run_transaction(awaited)
             assert pool.run_transaction(plain) is None
+
+    if facade == "sync":
+        await asyncio.to_thread(in_a_thread)
         return
     async with Pool(postgres.dsn) as waiting:
         with pytest.raises(UsageError, match="coroutine function"):

@@ -239,7 +239,7 @@ def test_everything_is_accounted_for_whatever_the_schedule(
     postgres: PostgresServer, full_size: bool, measured: Callable[[str, object], None]
 ) -> None:
     """Random schedules on a real server."""
-    size = 100_000 if full_size else 10_000
+    size = 10_000 if full_size else 2_000
 
     operations: Counter[str] = Counter()
     on_this_server = type("OnThisServer", (Schedule,), {"server": postgres, "operations": operations})

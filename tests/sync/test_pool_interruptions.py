@@ -87,7 +87,7 @@ def test_at_any_moment(call: Callable[[Pool], Any], raised: type[BaseException],
         else:
             break
         nothing_is_lost(pool)
-        moment += 1 if full_size or (call is routed and raised is KeyboardInterrupt) else 3
+        moment += 1 if full_size else 3 if call is routed else 7
     assert interrupted > 10
 
 

@@ -419,7 +419,11 @@ class Executor:
         request.annotate(error)
         if fault is Fault.AUTH:
             raise request.annotate(AuthenticationFailed(failures.first_line(error))) from error
-        if fault is Fault.LOST and self._cluster.runtime.fault(error) is not None:
+        broke = self._cluster.runtime.fault(error)
+        if fault is Fault.LOST and broke is not None:
+            if not self._dialect.is_read(request.query):  # it may be repeated, but not for ever
+                self._journal.outcome_lost(node, "connection lost")
+                raise failures.outcome_unknown(request, node, error, broke, ended) from error
             raise request.annotate(ConnectionLost(f"{node.address}: {ended or failures.first_line(error)}")) from error
         raise error
 

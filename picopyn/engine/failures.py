@@ -98,7 +98,7 @@ def left_open(name: str, node: Node) -> OutcomeUnknown:
 def outcome_unknown(
     request: Request, node: Node, error: Exception, broke: Fault | None, ended: str | None = None
 ) -> OutcomeUnknown:
-    """A statement that must not be repeated failed in a way that leaves open whether it happened.
+    """A statement that must not be repeated, or not again, failed in a way that leaves open whether it happened.
 
     Args:
         request: The call.
@@ -107,7 +107,7 @@ def outcome_unknown(
         broke: What that means for the connection; None when it is the server who said so.
         ended: Why we dropped the connection ourselves, in words that follow "since"; None when we did not.
     """
-    advice = "Look before you repeat it, or declare the call idempotent=True"
+    advice = "Look before you repeat it" + ("" if request.idempotent else ", or declare the call idempotent=True")
     if broke is not None:
         what = "broke" if ended is None else "was dropped"
         text = f"the connection to {node.name} ({node.address}) {what} after {request.called}() had sent its statement"

@@ -227,7 +227,7 @@ async def test_a_deadline_covers_the_closing_of_outdated_statements(
     with pytest.raises(TimeoutError) as caught:
         call.result()
     assert caught.value.errno is None
-    assert time.monotonic() - began < 1
+    assert time.monotonic() - began < 10
 
 
 async def test_a_deadline_does_not_outlive_its_call(connection: Connection, script: Chatty) -> None:

@@ -136,7 +136,7 @@ async def test_without_a_timer_a_look_is_taken_when_a_call_needs_one() -> None:
     world.look_again = plane.look_again
     world.servers["i11"].answers = [server_error("XX000", READONLY)]
     source.batch = led_by(world, "i12", 2)
-    async with asyncio.timeout(1):
+    async with asyncio.timeout(20):
         assert await world.call(WRITE, AT_R1) == "i12"
     assert source.refreshes == 2
     await plane.close()

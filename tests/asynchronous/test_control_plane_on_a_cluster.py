@@ -207,7 +207,7 @@ async def test_stop_returns_although_the_tracker_s_node_is_frozen(doomed):
         begun = time.monotonic()
         await plane.tracker.stop()
         await refreshing
-        assert time.monotonic() - begun < 2.5
+        assert time.monotonic() - begun < 15
     doomed.thaw("default_1_1")
 
 

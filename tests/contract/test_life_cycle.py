@@ -247,7 +247,7 @@ async def test_terminating_is_immediate(pool_class: Any, proxied: Proxied) -> No
     pool.terminate()
     pool.terminate()
     with pytest.raises(PicopynError):
-        await asyncio.wait_for(call, 1)
+        await asyncio.wait_for(call, 20)
     with pytest.raises(PoolClosed):
         await pool.fetchval("SELECT 1")
     await pool.close()

@@ -120,7 +120,8 @@ def test_the_dialect_is_postgresql_with_other_words() -> None:
     """Its port, its capabilities; no start-up option of its own."""
     dialect, plain = YugabyteDialect(), PostgresDialect()
     assert (dialect.name, dialect.default_port) == ("yugabyte", 5433)
-    assert dialect.capabilities ^ plain.capabilities == {Capability.LISTED_SERVERS, Capability.DISCARD}
+    own = {Capability.LISTED_SERVERS, Capability.TABLETS}
+    assert dialect.capabilities ^ plain.capabilities == {*own, Capability.DISCARD}
     assert dialect.startup_options(Purpose.PLAIN) == {}
 
 

@@ -50,6 +50,15 @@ async def test_failovers_in_a_row_fail_no_repeatable_call(world: World) -> None:
     assert world.counters.retries == {"LOST": 10}
 
 
+async def test_a_repeatable_write_that_is_given_up_may_have_taken_effect(world: World) -> None:
+    """It is told as any write that was lost; a read is only lost."""
+    world.servers["i11"].answers = [broken(), broken()]
+    assert isinstance(await lost(world.call(WRITE, AT_R1, idempotent=True)), WriteLost)
+    world.servers["i11"].answers = [broken(), broken()]
+    assert type(await lost(world.call(READ, AT_R1))) is ConnectionLost
+    assert world.counters.outcome_unknown == 1
+
+
 async def test_a_repeated_call_waits_until_its_node_is_found_alive(world: World) -> None:
     """A node that dies loses its connections one after the other: the next one would only be the next loss."""
     i11 = world.servers["i11"]

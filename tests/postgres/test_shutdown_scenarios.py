@@ -95,7 +95,7 @@ class Leaky:
 
     async def check(self) -> None:
         """Everybody who waited or ran knows that it is over, and so does the holder at his next step."""
-        ended = await asyncio.wait_for(asyncio.gather(*self.tasks, return_exceptions=True), 1)
+        ended = await asyncio.wait_for(asyncio.gather(*self.tasks, return_exceptions=True), 20)
         assert isinstance(ended[0], ConnectionLost | PoolClosed)
         assert [type(error) for error in ended[1:]] == [PoolClosed, PoolClosed]
         with pytest.raises((ConnectionLost, asyncpg.InterfaceError)):
@@ -229,8 +229,8 @@ async def test_a_hook_may_end_the_pool(pool_class: Any, postgres: PostgresServer
     pool = await pools[0].open()
     held = await pool.acquire()
     calls = [asyncio.create_task(pool.fetchval("SELECT 1")) for _ in range(2)]
-    await asyncio.wait_for(reached.wait(), 2)
-    ended = await asyncio.wait_for(asyncio.gather(*calls, return_exceptions=True), 2)
+    await asyncio.wait_for(reached.wait(), 20)
+    ended = await asyncio.wait_for(asyncio.gather(*calls, return_exceptions=True), 20)
     assert {type(error) for error in ended} == {PoolClosed}
     held.release()
     await pool.close()
@@ -508,7 +508,7 @@ async def test_shutdown_wrong_loop_is_refused_and_harmless(postgres: PostgresSer
             began = time.monotonic()
             with pytest.raises(UsageError, match="event loop"):
                 await step
-            assert time.monotonic() - began < 2
+            assert time.monotonic() - began < 9
         assert other.run(pool.fetchval("SELECT 1")) == 1
         other.run(pool.close())
         with pytest.raises(PoolClosed):
@@ -646,7 +646,7 @@ async def test_shutdown_closing_while_opening(
             await pool.close()
         else:
             pool.terminate()
-        ended = await asyncio.wait_for(asyncio.gather(opening, return_exceptions=True), 2)
+        ended = await asyncio.wait_for(asyncio.gather(opening, return_exceptions=True), 20)
         assert isinstance(ended[0], PoolClosed)
         assert time.monotonic() - began < 5
         proxy.let_pass()

@@ -209,7 +209,8 @@ async def test_closing_waits_for_a_call_in_flight(pool_class: Any, proxied: Prox
     await pool.wait_ready()
     proxied.freeze()
     call = asyncio.create_task(pool.fetchval("SELECT 1"))
-    await asyncio.sleep(0)
+    while not pool.stats().in_use:
+        await asyncio.sleep(0.001)
     closing = asyncio.create_task(pool.close(grace=30))
     await asyncio.wait({closing}, timeout=0.05)
     assert not closing.done()

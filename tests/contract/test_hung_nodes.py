@@ -203,10 +203,12 @@ async def test_closing_with_a_frozen_node_ends_with_the_grace(
         await cluster.target.freeze(member)
         try:
             call = asyncio.create_task(pool.execute(cluster.update, 1, keys[0]))
-            await asyncio.sleep(0)
+            while not pool.stats().in_use:
+                await asyncio.sleep(0.001)
             began = time.monotonic()
             await pool.close(grace=0.4)
             measured("close(grace=0.4) with a frozen leader (s)", time.monotonic() - began)
+            await asyncio.wait({call}, timeout=20)  # a thread that is told still has to come to the end of it
             assert call.done()
             with pytest.raises(PicopynError):
                 await call

@@ -626,7 +626,7 @@ async def test_terminating_a_pool_that_is_closing(pool_class: Any, target: Targe
     closing = asyncio.create_task(pool.close(grace=60))
     await asyncio.sleep(0)
     pool.terminate()
-    await asyncio.wait({closing}, timeout=5)
+    await asyncio.wait({closing}, timeout=20)
     assert closing.done()
     assert not closing.cancelled()
     assert closing.exception() is None

@@ -100,7 +100,7 @@ class WriteTimeout(CallTimeout, OutcomeUnknown):
 
 
 class WriteLost(ConnectionLost, OutcomeUnknown):
-    """The connection broke after a statement was sent that is not known to be repeatable: it may have happened."""
+    """The connection broke after a statement was sent that is not repeated, or not again: it may have happened."""
 
 
 class BulkError(PicopynError):

@@ -31,6 +31,7 @@ from picopyn.asynchronous.asking_rules import (
 )
 from picopyn.asynchronous.background import unlamented
 from picopyn.asynchronous.bucket_dialogue import BucketDialogue, Finding, Outcome
+from picopyn.asynchronous.learned_texts import LearnedTexts
 from picopyn.asynchronous.metadata_desk import Check, Desk, Job
 from picopyn.asynchronous.metadata_link import MetadataConnect, MetadataLink
 from picopyn.asynchronous.question_clock import QuestionClock
@@ -60,7 +61,7 @@ class _Phase(Enum):
     CLOSED = "answers None"
 
 
-class QueryMetadataService:
+class QueryMetadataService(LearnedTexts):
     """Learns what the server knows about statement texts.
 
     Used on one event loop; not thread-safe. The constructor does no I/O.
@@ -186,43 +187,7 @@ class QueryMetadataService:
                     return query, args
         return None
 
-    # Memory
-
-    def tell_forgotten(self, listener: Callable[[str | None], None], in_use: Callable[[str], bool]) -> None:
-        """Tell somebody of every text whose metadata left or was replaced; None stands for all texts.
-
-        Args:
-            listener: Who is told.
-            in_use: Whether a text was used since this was asked last: then another one leaves a full cache.
-        """
-        self._cache.on_forgotten = listener
-        self._cache.in_use = in_use
-
-    def evict(self, query: str) -> None:
-        """Forget a text, as after a stale-plan error; it may be asked about again at once."""
-        self._cache.evict(query)
-        self._rules.forgive(query)
-        self._schedule.restart(query)
-        job = self._desk.find(query)
-        if job is not None:
-            job.outdated = True
-
-    def forget_all(self) -> None:
-        """Forget all texts, those that are being asked about included: the number of buckets is another one."""
-        self._desk.outdate()
-        self._forget_everything()
-
-    def resize(self, size: int) -> None:
-        """Change the size of the cache and the number of discoveries that may be pending; pending ones finish.
-
-        Raises:
-            ValueError: Less than 1.
-        """
-        self._cache.resize(size)
-
-    def stats(self) -> MetadataStats:
-        """Counters and state, now."""
-        return MetadataStats(**self._counts, pending=self._desk.pending, cached=len(self._cache))
+    # The connection
 
     @property
     def connected(self) -> bool:
@@ -434,12 +399,6 @@ class QueryMetadataService:
     def _can_be_completed(self, metadata: PreparedStatementMetadata) -> bool:
         """Whether a text of which only the notice is kept can be understood now."""
         return metadata.route is None and self._dialogue.understands(metadata.tier)
-
-    def _forget_everything(self) -> None:
-        """Nothing remembered counts any more; a new connection may have missed DDL."""
-        self._cache.clear()
-        self._schedule.clear()
-        self._rules.lodgers.clear()
 
 
 def _is_keyed(metadata: PreparedStatementMetadata) -> bool:

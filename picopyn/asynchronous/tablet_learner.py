@@ -21,6 +21,7 @@ from typing import Any
 from picopyn.asynchronous.asking_rules import FIRST_BACK_OFF, AskingRules, CheckSchedule, may_have_parameters
 from picopyn.asynchronous.background import unlamented
 from picopyn.asynchronous.leader_keeper import LeaderKeeper
+from picopyn.asynchronous.learned_texts import LearnedTexts
 from picopyn.asynchronous.metadata_desk import Check, Desk, Job
 from picopyn.asynchronous.metadata_link import MetadataConnect
 from picopyn.asynchronous.service_connection import REQUEST_ERRORS, cause
@@ -41,7 +42,7 @@ _OFFER_AGAIN = 10
 _COUNTERS = tuple(name for name in MetadataStats.__dataclass_fields__ if name not in ("pending", "cached"))
 
 
-class TabletLearner:
+class TabletLearner(LearnedTexts):
     """Learns which parameters of a statement are its hash key, and keeps the leaders of the tables concerned.
 
     Used on one event loop; not thread-safe. The constructor does no I/O.
@@ -137,45 +138,6 @@ class TabletLearner:
     def look_again(self) -> None:
         """Nodes came, went, or are in doubt: leaders may have changed."""
         self._keeper.look_again()
-
-    # Memory
-
-    def tell_forgotten(self, listener: Callable[[str | None], None], in_use: Callable[[str], bool]) -> None:
-        """Tell somebody of every text whose metadata left or was replaced; None stands for all texts.
-
-        Args:
-            listener: Who is told.
-            in_use: Whether a text was used since this was asked last: then another one leaves a full cache.
-        """
-        self._cache.on_forgotten = listener
-        self._cache.in_use = in_use
-
-    def evict(self, query: str) -> None:
-        """Forget a text; it may be asked about again at once."""
-        self._cache.evict(query)
-        self._rules.forgive(query)
-        self._schedule.restart(query)
-        job = self._desk.find(query)
-        if job is not None:
-            job.outdated = True
-
-    def forget_all(self) -> None:
-        """Forget all texts."""
-        self._desk.outdate()
-        self._cache.clear()
-        self._schedule.clear()
-
-    def resize(self, size: int) -> None:
-        """Change the number of texts remembered, and of discoveries that may be pending.
-
-        Raises:
-            ValueError: Less than 1.
-        """
-        self._cache.resize(size)
-
-    def stats(self) -> MetadataStats:
-        """Counters and state, now."""
-        return MetadataStats(**self._counts, pending=self._desk.pending, cached=len(self._cache))
 
     # Ending
 

@@ -129,7 +129,7 @@ async def nothing_left_behind() -> AsyncIterator[list[str]]:
 
 
 async def eventually(
-    holds: Callable[[], Awaitable[bool]], what: Callable[[], object], limit: float = 5.0, pause: float = 0.01
+    holds: Callable[[], Awaitable[bool]], what: Callable[[], object], limit: float = 30.0, pause: float = 0.01
 ) -> None:
     """Wait until something holds that other processes have to bring about."""
     loop = asyncio.get_running_loop()

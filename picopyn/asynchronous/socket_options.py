@@ -6,6 +6,7 @@ and sockets that are not TCP, are left alone. Linux `tcp(7)`; macOS calls `TCP_K
 
 from __future__ import annotations
 
+import errno
 import socket
 from typing import Any, Final
 
@@ -21,9 +22,15 @@ _OPTIONS: Final = {
 
 
 def set_options(sock: Any, settings: PoolSettings) -> None:
-    """Apply the settings to a connected socket."""
+    """Apply the settings to a connected socket.
+
+    Raises:
+        ConnectionResetError: It was closed in the meantime.
+    """
     if sock is None or sock.family not in (socket.AF_INET, socket.AF_INET6):
         return
+    if sock.fileno() < 0:
+        raise ConnectionResetError(errno.ECONNRESET, "the connection was closed as soon as it was open")
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, int(settings.keepalives))
     for name, (options, unit) in _OPTIONS.items():
         value = getattr(settings, name)

@@ -142,7 +142,7 @@ async def test_pool_outage_longer_than_backoff(
             await eventually_idle(pool, 2, 3.0)
 
 
-async def eventually_idle(pool: Pool, number: int, limit: float = 2.0) -> None:
+async def eventually_idle(pool: Pool, number: int, limit: float = 30.0) -> None:
     """Wait until so many connections are idle."""
     until = time.monotonic() + limit
     while pool.stats().idle < number:

@@ -160,7 +160,7 @@ async def test_pool_idle_killed_by_server(
     async with through(proxy, watch, min_size=5, max_size=5) as pool:
 
         async def warm() -> bool:
-            return len(await watch.sessions()) == 5
+            return len(await watch.sessions()) == 5 and pool.stats().idle == 5
 
         await eventually(warm, lambda: count(pool))
         await watch.kill() if how == "terminated" else proxy.cut()

@@ -37,7 +37,7 @@ def of(server: PostgresServer | FaultProxy, name: str) -> str:
     return f"postgresql://postgres@127.0.0.1:{server.port}/postgres?application_name={name}&dialect=postgres"
 
 
-async def until_gone(admin: Any, name: str, limit: float = 2.0) -> None:
+async def until_gone(admin: Any, name: str, limit: float = 20.0) -> None:
     """Wait until the server has no session of that name."""
     until = time.monotonic() + limit
     while await admin.fetchval("SELECT count(*) FROM pg_stat_activity WHERE application_name = $1", name):

@@ -37,9 +37,9 @@ SCAN = "SELECT count(*) FROM bench WHERE id <> $1"
 ROW = (1, "one")
 
 
-async def answer_at_once(connection: Any, query: str, *args: Any, **more: Any) -> Any:
-    """In the place of a connection's `fetchrow`: the server has answered before it was asked."""
-    return ROW
+async def answer_at_once(connection: Any, method: str, query: str, args: Any, timeout: float | None) -> Any:
+    """In the place of a connection's `ask`: the server has answered before it was asked."""
+    return [ROW]
 
 
 class Stopwatch:
@@ -91,7 +91,7 @@ async def layers(server: BenchServer, calls: int, repeats: int, profile: bool = 
     async with Pool(server.dsn, dialect=PicodataDialect(startup=False), topology_source=topology) as pool:
         await this_picopyn.inject(pool, READ, this_picopyn.route(keyed=True))
         await this_picopyn.inject(pool, SCAN, this_picopyn.route(keyed=False))
-        with patch.object(Connection, "fetchrow", answer_at_once):
+        with patch.object(Connection, "ask", answer_at_once):
             if profile:
                 await _profile(pool, calls)
             return await _layers(pool, Stopwatch(calls, repeats))
@@ -108,7 +108,7 @@ async def _layers(pool: Any, watch: Stopwatch) -> dict[str, float]:
     def take_and_give() -> None:
         node_pool.give(node_pool.try_take())
 
-    bare = await watch.awaited(lambda: link.fetchrow(READ, 7))
+    bare = await watch.awaited(lambda: link.ask("fetchrow", READ, (7,), None))
     found = {
         "request": watch.plain(lambda: pool._request("fetchrow", READ, (7,), None, None, None)),
         "plan, by key": watch.plain(lambda: executor.plan(request)),
@@ -143,18 +143,18 @@ async def _beside(server: BenchServer, calls: int) -> dict[str, float]:
     from picopyn.asynchronous.connection import Connection
 
     clock, asked, answered = time.perf_counter, 0.0, 0.0
-    fetchrow = Connection.fetchrow
+    ask = Connection.ask
 
-    async def watched(connection: Any, query: str, *args: Any, **more: Any) -> Any:
+    async def watched(connection: Any, method: str, query: str, args: Any, timeout: float | None) -> Any:
         nonlocal asked, answered
         asked = clock()
-        row = await fetchrow(connection, query, *args, **more)
+        rows = await ask(connection, method, query, args, timeout)
         answered = clock()
-        return row
+        return rows
 
     before, after = [], []
     async with this_picopyn.pool(Target(server.dsn, 1, True, server.hosts, server.port), routed=True) as pool:
-        Connection.fetchrow = watched
+        Connection.ask = watched
         try:
             for number in range(calls):
                 began = clock()
@@ -163,7 +163,7 @@ async def _beside(server: BenchServer, calls: int) -> dict[str, float]:
                 before.append(asked - began)
                 after.append(ended - answered)
         finally:
-            Connection.fetchrow = fetchrow
+            Connection.ask = ask
     middle = {"before": median(before) * 1e6, "after": median(after) * 1e6}
     return {f"beside a server, {name}": round(value, 3) for name, value in middle.items()}
 

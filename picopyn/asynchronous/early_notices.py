@@ -5,7 +5,8 @@ protocol and dropped, for there is no connection to hand it to. Here somebody st
 It is put there through the event loop that asyncpg is given, as TLS is (see [`tls`][picopyn.asynchronous.tls]).
 
 What this file leans on in asyncpg is guarded by `tests/asynchronous/test_connection.py`: a protocol hands its notices
-to `_process_log_message` of whatever `set_connection` named last, and keeps only a weak reference to it.
+to `_process_log_message` of whatever `set_connection` named last, keeps only a weak reference to it, and has it
+`_cleanup` when the link is lost, before it tells those who wait.
 """
 
 from __future__ import annotations
@@ -66,6 +67,9 @@ class _Ear:
 
     def _process_log_message(self, fields: dict[str, str], last_query: str | None) -> None:
         self._on_notice(fields.get("M", ""))
+
+    def _cleanup(self) -> None:
+        """The link was lost before there was a connection: there is nothing to clean up."""
 
 
 class _Transport:

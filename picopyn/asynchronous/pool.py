@@ -25,6 +25,7 @@ from picopyn.bulk_report import BulkReport
 from picopyn.engine.bulk_rows import GivenRows
 from picopyn.engine.place import ANYHOW, HowToExecute, Place, Where
 from picopyn.engine.request import Request, check_text
+from picopyn.engine.runtime import status_of
 from picopyn.errors import UsageError
 from picopyn.query_plan import QueryPlan
 from picopyn.routing.explanation import RouteExplanation
@@ -181,8 +182,7 @@ class Pool(PoolFacade[Lifecycle], PublishedNames):
             if where.pop("splittable", False) and not self._is_atomic:
                 return await self._split(query, args, timeout, role, idempotent, where)
             self._send_to(request, role, where)
-        result: str = await self._executor.run(request)
-        return result
+        return status_of(await self._executor.run(request))
 
     async def fetch(
         self,
@@ -213,7 +213,8 @@ class Pool(PoolFacade[Lifecycle], PublishedNames):
         request = self._request("fetchrow", query, args, timeout, role, idempotent)
         if where:
             self._send_to(request, role, where)
-        return await self._executor.run(request)
+        rows = await self._executor.run(request)
+        return rows[0] if rows else None
 
     async def fetchval(
         self,
@@ -240,8 +241,8 @@ class Pool(PoolFacade[Lifecycle], PublishedNames):
         if where:
             self._send_to(request, role, where)
         request.word = "fetchval"
-        row = await self._executor.run(request)
-        return None if row is None else row[column]
+        rows = await self._executor.run(request)
+        return rows[0][column] if rows else None
 
     async def executemany(
         self,

@@ -2,17 +2,19 @@
 
 Between `fetch` and the protocol asyncpg makes four coroutines, a closure and a guard for each call, about 3 µs
 (`docs/adr/0002`). What they do for a statement that lies in the connection's cache fits in a few lines here;
-everything else goes asyncpg's way: a first use, a `record_class`, a query logger, a connection that is closed.
+everything else goes asyncpg's way: a first use, a `record_class`, a query logger, a connection that is closed. A pool
+`ask`s, which makes no coroutine at all, and decides itself what to do about a statement that is outdated.
 
-It leans on asyncpg's internals: the statement cache, `bind_execute`, and which errors make it prepare again.
+It leans on asyncpg's internals: the entries of the statement cache, which are closed with the connection,
+`bind_execute`, which refuses a connection that is lost, and which errors make it prepare again.
 `tests/postgres/test_short_way.py` runs every case both ways and compares.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from typing import Any, TypeVar
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Final, TypeVar
 
 import asyncpg
 from asyncpg.exceptions import InvalidCachedStatementError, OutdatedSchemaCacheError
@@ -20,6 +22,8 @@ from asyncpg.protocol import NO_TIMEOUT
 
 T = TypeVar("T")
 
+#: Method → how many rows it wants (0: all), and whether it wants the status.
+SHAPES: Final = {"fetch": (0, False), "fetchrow": (1, False), "execute": (0, True)}
 #: The server, or asyncpg, says that what is known of a statement is outdated.
 OUTDATED = (InvalidCachedStatementError, OutdatedSchemaCacheError)
 
@@ -27,9 +31,37 @@ OUTDATED = (InvalidCachedStatementError, OutdatedSchemaCacheError)
 class ShortWayConnection(asyncpg.Connection):
     """asyncpg's connection, whose calls of known statements cost less."""
 
-    __slots__ = ()
+    __slots__ = ("_entries", "_row_class")
 
     _protocol: Any
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._entries: Any = self._stmt_cache._entries
+        self._row_class: Any = self._protocol.get_record_class()
+
+    def ask(self, method: str, query: str, args: Sequence[Any], timeout: float | None) -> Awaitable[Any]:
+        """Send what a pool's method has to send; see the engine's `Link`."""
+        key = query, self._row_class, False  # what `_known` does, without a call of its own
+        entry = self._entries.get(key) if args and method in SHAPES else None
+        if entry is None or entry._statement.closed or self._aborted or self._query_loggers:
+            return self._ask_anew(method, query, args, timeout)
+        self._entries.move_to_end(key)
+        limit, with_status = SHAPES[method]
+        answer: Awaitable[Any] = self._protocol.bind_execute(entry._statement, args, "", limit, with_status, timeout)
+        return answer
+
+    async def _ask_anew(self, method: str, query: str, args: Sequence[Any], timeout: float | None) -> Any:
+        answer = await getattr(self, method)(query, *args, timeout=timeout)
+        if method != "fetchrow":
+            return answer
+        return [] if answer is None else [answer]
+
+    def heed(self, error: BaseException) -> None:
+        """Forget what an error says is outdated; see the engine's `Link`."""
+        if isinstance(error, OutdatedSchemaCacheError):
+            self._drop_global_type_cache()
+            self._drop_global_statement_cache()
 
     async def fetch(self, query: str, *args: Any, timeout: float | None = None, record_class: Any = None) -> Any:
         """See asyncpg."""
@@ -96,11 +128,13 @@ class ShortWayConnection(asyncpg.Connection):
         return None if timeout is None else max(timeout - (self._loop.time() - began), 0.001)
 
     def _known(self, query: str) -> Any:
-        """The prepared statement of a text, or None where the short way is not open."""
-        protocol = self._protocol
-        if self._aborted or self._query_loggers or not protocol.is_connected():
+        """The prepared statement of a text, or None where the short way is not open: what `_stmt_cache.get` does."""
+        key = query, self._row_class, False
+        entry = self._entries.get(key)
+        if entry is None or entry._statement.closed or self._aborted or self._query_loggers:
             return None
-        return self._stmt_cache.get((query, protocol.get_record_class(), False))
+        self._entries.move_to_end(key)
+        return entry._statement
 
     async def _renew(self, error: Exception) -> None:
         """Forget what is outdated; returns when the call may be made again, as nothing was executed."""

@@ -23,8 +23,8 @@ from picopyn.query_metadata import PreparedStatementMetadata
 from picopyn.routing.plan import OFF_LEADER, Plan, Planner, Role, Wait
 from picopyn.routing.route import RouteKind
 
-#: Stands for the number of calls until the next check of a route while that number is being found out.
-NOT_SOON = 1_000_000
+#: Stands for the number of the call that is offered for the next check of a route while that is being found out.
+NOT_SOON = 1 << 60
 
 #: A name costs a call less than the member of an enumeration.
 _LEADER: Final = Role.LEADER
@@ -127,7 +127,8 @@ class CallRouter:
         route = self._compiled.get(request.query)
         if route is not None and self._linked_to is self._cluster.planner and not self._doubted:
             plans = route.plans
-            if plans is not None and request.place is None and request.role not in OFF_LEADER:
+            role = request.role
+            if plans is not None and request.place is None and (role is _LEADER or role not in OFF_LEADER):
                 bucket = route.bucket(request.args)
                 found = None if bucket is None else plans[bucket]
                 if found is not None:
@@ -218,18 +219,32 @@ class CallRouter:
 
     def answered(self, request: Request, plan: Plan) -> None:
         """A call was answered: it is counted, and now and then compared with what the server says."""
-        self._counts["waited_for_leader" if request.waited else plan.reason] += 1
+        reason, route = plan.reason, request.route
+        self._counts["waited_for_leader" if request.waited else reason] += 1
         if self._losses.suspects:
             self._retries.answered(request)
-        route = request.route
+        if route is not None and reason == route.reason:
+            route.calls = calls = route.calls + 1
+            if calls >= route.check_at:
+                self._look_closer(route, request)
+        elif route is not None or self._sharded:
+            self._count(route, request, reason)
+
+    def _count(self, route: CompiledRoute | None, request: Request, reason: str) -> None:
+        """Count a call that did not go the usual way of its text, or whose text has none."""
+        self._routes.tallies.of(request.query)[reason] += 1
         if route is not None:
-            route.tally[plan.reason] += 1
-            route.check_in -= 1
-            if route.check_in <= 0:
-                route.check_in = NOT_SOON
-                self._cluster.runtime.post(partial(self._offer_check, route, request))
-        elif self._sharded:
-            self._routes.tallies.of(request.query)[plan.reason] += 1
+            route.check_at -= 1  # it is a call, too
+            if route.calls >= route.check_at:
+                self._look_closer(route, request)
+
+    def _look_closer(self, route: CompiledRoute, request: Request) -> None:
+        """So many calls were counted that one is offered for a check; or the route is not in use any more."""
+        if self._compiled.get(request.query) is not route:
+            route.book()
+            return
+        route.check_at = NOT_SOON
+        self._cluster.runtime.post(partial(self._offer_check, route, request))
 
     def needs_leader(self, request: Request) -> None:
         """A node said that it is not the leader, so the call is for one; nothing new where statements have owners."""
@@ -249,7 +264,7 @@ class CallRouter:
         self._cluster.runtime.post(partial(self._learner.evict, query))
 
     def _offer_check(self, route: CompiledRoute, request: Request) -> None:
-        route.check_in = self._learner.check_later(request.query, request.args)
+        route.check_at = route.calls + self._learner.check_later(request.query, request.args)
 
     def known(self, query: str) -> CompiledRoute | None:
         """What is compiled for a text."""

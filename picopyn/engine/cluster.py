@@ -14,7 +14,7 @@ from typing import Any
 from picopyn.dialects.base import Capability, Dialect, Purpose
 from picopyn.engine.changes import Changes
 from picopyn.engine.first_connection import first_connection
-from picopyn.engine.flights import NODE_LEFT, Flights
+from picopyn.engine.flights import NODE_LEFT, Flight, Flights
 from picopyn.engine.jobs import Jobs
 from picopyn.engine.journal import Journal
 from picopyn.engine.node_pool import HookFailed, NodePool
@@ -22,7 +22,6 @@ from picopyn.engine.node_pools import NodePools
 from picopyn.engine.planners import Planners
 from picopyn.engine.probes import Probes
 from picopyn.engine.rebalance import Rebalance
-from picopyn.engine.request import Request
 from picopyn.engine.runtime import Link, Runtime, Waiter
 from picopyn.engine.terms import GOODBYE, Terms
 from picopyn.errors import AuthenticationFailed, Fault
@@ -86,7 +85,7 @@ class Cluster:
         self.runtime = runtime
         self.settings = settings
         self.changes = Changes(runtime)
-        self.flights = Flights(runtime, self._drop)
+        self.flights = Flights(runtime, self._drop, self._all_pools)
         self.jobs = Jobs(runtime)
         self._dialect = dialect
         self._journal = journal
@@ -356,14 +355,11 @@ class Cluster:
     def node_hangs(self, uuid: str) -> None:
         """The calls in flight at a node will not be answered: end them."""
         for pool in self.pools_of(uuid):
-            reason = self.why_down(pool.node)
-            for link in list(pool.slots.held):
-                self.flights.end(link, reason or "")
+            self.flights.end_all(pool, self.why_down(pool.node) or "")
 
     def forfeit(self, owner: object) -> None:
         """A call was interrupted where no clean-up runs: what it held is dropped, and nobody waits for it."""
-        for link in self._pools.forfeit(owner):
-            self.flights.aloft.pop(link, None)
+        self._pools.forfeit(owner)
 
     def search_leaders(self) -> None:
         """Calls in flight may wait, at a server, for a leader that is away: look whether there is another one."""
@@ -376,7 +372,7 @@ class Cluster:
         if away and self.stuck(away):
             self._refresh(None)
 
-    def stuck(self, replicasets: frozenset[str]) -> list[tuple[Link, Request]]:
+    def stuck(self, replicasets: frozenset[str]) -> list[Flight]:
         """Calls in flight that a change of these replicasets' leaders may leave hanging."""
         return self.flights.suspects(replicasets, frozenset(map(self._tier, replicasets)))
 
@@ -425,6 +421,9 @@ class Cluster:
         self.changes.ring()
         return idle + self._probes.end()
 
+    def _all_pools(self) -> tuple[NodePool, ...]:
+        return self._pools.all()
+
     def _drop(self, link: Link) -> None:
         for pool in self._pools.all():
             if link in pool.slots.held:
@@ -434,7 +433,7 @@ class Cluster:
 
     def _retire(self, uuid: str) -> None:
         self._probes.leave(uuid)
-        stuck = [flight for pool in self.pools_of(uuid) for flight in self.flights.on(pool.slots.held)]
+        stuck = self.flights.aloft(self.pools_of(uuid))
         if uuid in self._planners.draining:  # it lives, and answers
             self._pools.retire(uuid, "node_gone", polite=True)
             return

@@ -6,7 +6,7 @@ another counted reason. On any `BaseException` a connection that is not known to
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Sequence
 from contextlib import suppress
 from enum import Enum
 from functools import partial
@@ -68,13 +68,11 @@ class Executor:
         self._changes = cluster.changes
         self._cluster = cluster
         sharded = Capability.SHARDED in dialect.capabilities
-        self._retries = Retries(cluster.runtime, journal.counters, cluster.settings.max_size, leaders_switch=sharded)
-        self._losses = self._retries.losses
+        self._retries = Retries(cluster, journal.counters, leaders_switch=sharded)
         self._router = CallRouter(cluster, routes, learner, dialect, journal.counters.calls, self._retries)
         self.plan = self._router.plan
         self._dialect = dialect
         self._journal = journal
-        self._aloft = cluster.flights.aloft
         self._pools = cluster.pools_by_key
         self._now = cluster.runtime.now
         self._lender = Lender(cluster, dialect, journal)
@@ -105,36 +103,34 @@ class Executor:
             OutcomeUnknown: It may have happened, and nobody can tell.
             asyncpg.PostgresError: The server's own error.
         """
-        rounds = 0
+        rounds, failed = 0, False
         while True:
             version = self._changes.version
             plan = self.plan(request)
             if plan.wait is not None:
                 await self._wait(request, plan, version)
                 continue
-            candidates = (not request.losses and plan.candidates) or self._cluster.without_doubtful(plan.candidates)
+            candidates: Sequence[Candidate] = plan.candidates
+            if failed and request.losses:
+                candidates = self._cluster.without_doubtful(candidates)
             for candidate in candidates:
                 pool = self._pools.get(candidate.key) or self._cluster.pool(candidate)
                 link = pool.try_take(request) or await self._queue(request, candidate, pool, version)
                 if link is not None:
                     request.node = pool.node
-                    request.sent_after = self._losses.deaths
-                    self._aloft[link] = request
+                    request.link = link
                     verdict = _ANSWERED
                     try:
-                        send, deadline = getattr(link, request.method), request.deadline
-                        if deadline is None:
-                            result = await send(request.query, *request.args)
-                        else:
-                            left = max(deadline - self._now(), 0.001)
-                            result = await send(request.query, *request.args, timeout=left)
+                        deadline = request.deadline
+                        left = None if deadline is None else max(deadline - self._now(), 0.001)
+                        result = await link.ask(request.method, request.query, request.args, left)
                     except BaseException as error:
                         verdict, result = await self._recover(request, pool, link, error)
                     if verdict is _ANSWERED:
-                        self._aloft.pop(link, None)
                         pool.give(link)
                         self._router.answered(request, plan)
                         return result
+                    failed, request.sent_after = True, None
                     if verdict is _Verdict.PLAN_AGAIN:
                         break
                 if version != self._changes.version:
@@ -207,11 +203,9 @@ class Executor:
     # sending
 
     def _send(self, request: Request, link: Link) -> Awaitable[Any]:
-        send = getattr(link, request.method)
         deadline = request.deadline
-        timeout = None if deadline is None else max(deadline - self._cluster.runtime.now(), 0.001)
-        answer: Awaitable[Any] = send(request.query, *request.args, timeout=timeout)
-        return answer
+        left = None if deadline is None else max(deadline - self._now(), 0.001)
+        return link.ask(request.method, request.query, request.args, left)
 
     # waiting
 
@@ -327,7 +321,8 @@ class Executor:
             fault = self._cluster.fault(error)
             if fault is Fault.STALE_PLAN:
                 return await self._prepare_again(request, pool, link)
-        self._aloft.pop(link, None)
+        self._retries.landed(request)
+        link.heed(error)
         ended, request.end_reason = request.end_reason, None
         if not isinstance(error, Exception):
             pool.drop(link, "state_unknown")

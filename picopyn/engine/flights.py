@@ -5,7 +5,8 @@ Picodata leaves a statement hanging that waited for a leader when it died, altho
 was not sent to its own owner, in that replicaset's tier, gets a short grace, and is then ended. Calls at a node that
 hangs are ended too; that is decided by [`watch`][picopyn.routing.watch].
 
-A call is ended by dropping its connection. Its request keeps the reason for the error; the first one counts.
+A call is ended by dropping its connection. Its request keeps the reason for the error; the first one counts. Nothing
+is written down for a call that flies: a pool's accounts know who holds a connection, and a request where it was sent.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 
+from picopyn.engine.node_pool import NodePool
 from picopyn.engine.request import Request
 from picopyn.engine.runtime import Link, Runtime
 
@@ -23,38 +25,45 @@ LEADER_CHANGED = "a leader changed while it ran, and it may wait for the old one
 NODE_LEFT = "its node is no longer online, and it got no answer"
 
 
+#: A call in flight, and the connection it is on.
+Flight = tuple[Link, Request]
+
+
 class Flights:
-    """The calls of one pool that are with a server now. Owned by a cluster; its executor tells who flies.
+    """The calls of one pool that are with a server now. Owned by a cluster.
 
     Args:
         runtime: The world.
         drop: Drops a connection, wherever it belongs.
-
-    Attributes:
-        aloft: Calls in flight by their connection; the executor enters and strikes them out.
+        pools: All node pools, as of now.
     """
 
-    __slots__ = ("_drop", "_runtime", "aloft")
+    __slots__ = ("_drop", "_pools", "_runtime")
 
-    def __init__(self, runtime: Runtime, drop: Callable[[Link], None]) -> None:
+    def __init__(self, runtime: Runtime, drop: Callable[[Link], None], pools: Callable[[], Iterable[NodePool]]) -> None:
         self._runtime = runtime
         self._drop = drop
-        self.aloft: dict[Link, Request] = {}
+        self._pools = pools
 
-    def suspects(self, replicasets: frozenset[str], tiers: frozenset[str | None]) -> list[tuple[Link, Request]]:
+    def aloft(self, pools: Iterable[NodePool] | None = None) -> list[Flight]:
+        """Calls in flight now, on the connections of these pools or of all."""
+        return [
+            (link, owner)
+            for pool in (self._pools() if pools is None else pools)
+            for link, owner in tuple(pool.slots.held.items())
+            if isinstance(owner, Request) and owner.link is link
+        ]
+
+    def suspects(self, replicasets: frozenset[str], tiers: frozenset[str | None]) -> list[Flight]:
         """Calls in flight that a change of these replicasets' leaders may leave hanging.
 
         Args:
             replicasets: Their uuids.
             tiers: Their tiers; None among them: there is one whose tier is not known.
         """
-        return [flight for flight in tuple(self.aloft.items()) if _may_hang(flight[1], replicasets, tiers)]
+        return [flight for flight in self.aloft() if _may_hang(flight[1], replicasets, tiers)]
 
-    def on(self, links: Iterable[Link]) -> list[tuple[Link, Request]]:
-        """Calls in flight on these connections."""
-        return [(link, self.aloft[link]) for link in links if link in self.aloft]
-
-    async def end_if_stuck(self, suspects: list[tuple[Link, Request]], reason: str = LEADER_CHANGED) -> None:
+    async def end_if_stuck(self, suspects: list[Flight], reason: str = LEADER_CHANGED) -> None:
         """Give the suspects their grace, then drop the connections of those still in flight.
 
         A call of many rows that goes on being acknowledged is not stuck, so it gets another one.
@@ -64,19 +73,26 @@ class Flights:
             with suppress(TimeoutError):
                 await self._runtime.waiter().wait(self._runtime.now() + STUCK_AFTER)
             moving = []
-            for (link, request), progress in zip(suspects, before, strict=True):
-                if self.aloft.get(link) is not request:
+            still = dict(self.aloft())
+            for flight, progress in zip(suspects, before, strict=True):
+                link, request = flight
+                if still.get(link) is not request:
                     continue
                 if request.progress > progress:
-                    moving.append((link, request))
+                    moving.append(flight)
                 else:
                     request.ended = True
-                    self.end(link, reason)
+                    self.end(link, request, reason)
             suspects = moving
 
-    def end(self, link: Link, reason: str) -> None:
+    def end_all(self, pool: NodePool, reason: str) -> None:
+        """Drop every connection of a pool that is in use; the calls on them end with this reason."""
+        flying = dict(self.aloft([pool]))
+        for link in tuple(pool.slots.held):
+            self.end(link, flying.get(link), reason)
+
+    def end(self, link: Link, request: Request | None, reason: str) -> None:
         """Drop a connection; the call on it, if there is one, ends with this reason."""
-        request = self.aloft.get(link)
         if request is not None and request.end_reason is None:
             request.end_reason = reason
         self._drop(link)

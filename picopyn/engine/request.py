@@ -8,6 +8,7 @@ from typing import Any, Final, TypeVar
 from picopyn.engine.place import Destination
 from picopyn.engine.route_table import CompiledRoute
 from picopyn.engine.row_acks import RowAcks
+from picopyn.engine.runtime import Link
 from picopyn.errors import UsageError
 from picopyn.routing.plan import Plan, Role
 from picopyn.topology import Node
@@ -38,7 +39,7 @@ class Request:
         asked: The server was asked about the text while a leader was missing.
         losses: Attempts whose connection broke.
         deaths: Those among them at whose end the server said nothing.
-        sent_after: Number of the last death of a node when the attempt in flight was sent.
+        sent_after: Number of the last death of a node when the attempt was sent; None while none has died since.
         refusals: Attempts that a node refused because it would have had to send the statement on.
         broke: An attempt lost its connection after it was sent, whoever ended it.
         ended: The attempt in flight was ended by us, because it may hang for ever.
@@ -50,6 +51,7 @@ class Request:
         plan: The plan of the attempt in flight.
         route: What the plan was made from, where the text is known.
         node: The node it was sent to last.
+        link: The connection it was sent on last; it is with a server while it holds that.
         attempts: What was tried, one line each, for the notes of the final error.
         not_again: Why it was not sent again although it could be.
     """
@@ -57,23 +59,22 @@ class Request:
     # What few calls need stands on the class, so that it costs the others nothing.
     word: str = ""
     timeout: float | None = None
-    deadline: float | None = None
     patience: float | None = None
     plan: Plan | None = None
     route: CompiledRoute | None = None
     node: Node | None = None
+    link: Link | None = None
     sent: int = 0
     asked: bool = False
     losses: int = 0
     deaths: int = 0
-    sent_after: int = 0
+    sent_after: int | None = None
     refusals: int = 0
     broke: bool = False
     ended: bool = False
     end_reason: str | None = None
     prepared_again: bool = False
     refused_since: float | None = None
-    waited: bool = False
     attempts: tuple[str, ...] = ()
     not_again: str = ""
 
@@ -90,7 +91,10 @@ class Request:
         self.args = args
         self.role = role
         self.idempotent = idempotent
-        self.place: Destination | None = None  # every call is asked for it, and of an instance that costs less
+        # Every call is asked for these, and of an instance that costs less.
+        self.place: Destination | None = None
+        self.deadline: float | None = None
+        self.waited = False
 
     def limit(self, timeout: float, now: float, own: bool = True) -> None:
         """Set the limit for the whole call.

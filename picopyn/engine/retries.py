@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
+from picopyn.engine.cluster import Cluster
 from picopyn.engine.request import Request
-from picopyn.engine.runtime import Runtime
 from picopyn.errors import Fault
 from picopyn.routing.losses import Life, LossMemory
 from picopyn.routing.plan import Role
@@ -39,9 +39,8 @@ class Retries:
     """Decides about the attempts of a pool's calls that failed. Owned by an executor.
 
     Args:
-        runtime: Clock and lock.
+        cluster: Clock, lock, the calls in flight.
         counters: How many calls were answered.
-        max_size: Most connections to a node.
         leaders_switch: A leader that refuses a write is about to be replaced by another one.
 
     Attributes:
@@ -49,15 +48,21 @@ class Retries:
         budget: What may be spent.
     """
 
-    __slots__ = ("_counters", "_leaders_switch", "_lock", "_now", "budget", "losses")
+    __slots__ = ("_counters", "_flights", "_leaders_switch", "_lock", "_now", "budget", "losses")
 
-    def __init__(self, runtime: Runtime, counters: Counters, max_size: int, *, leaders_switch: bool) -> None:
-        self._now: Callable[[], float] = runtime.now
-        self._lock = runtime.lock()
+    def __init__(self, cluster: Cluster, counters: Counters, *, leaders_switch: bool) -> None:
+        self._now: Callable[[], float] = cluster.runtime.now
+        self._lock = cluster.runtime.lock()
+        self._flights = cluster.flights
         self._counters = counters
         self._leaders_switch = leaders_switch
         self.losses = LossMemory()
-        self.budget = RetryBudget(max_size, runtime.now())
+        self.budget = RetryBudget(cluster.settings.max_size, self._now())
+
+    def landed(self, request: Request) -> None:
+        """An attempt of a call has ended: deaths from now on are not those that it was under way at."""
+        if request.sent_after is None:
+            request.sent_after = self.losses.deaths
 
     def decide(self, request: Request, where: Life, error: Exception, fault: Fault, *, repeatable: bool) -> Action:
         """What happens after an attempt that failed; the request notes the attempt and its loss.
@@ -108,5 +113,15 @@ class Retries:
         if not repeatable:  # it is not sent again anyway, and may never be answered
             return request.deaths
         with self._lock:
-            known = self.losses.lost(request.query, request.args, where, request.sent_after, self._now())
+            before = self.losses.deaths
+            sent_after = before if request.sent_after is None else request.sent_after
+            known = self.losses.lost(request.query, request.args, where, sent_after, self._now())
+            if self.losses.deaths > before:
+                self._note_those_aloft(before)
         return max(request.deaths, known)
+
+    def _note_those_aloft(self, before: int) -> None:
+        """A death became known: whatever is under way was sent before it. So no call has to look when it is sent."""
+        for _, request in self._flights.aloft():
+            if request.sent_after is None:
+                request.sent_after = before

@@ -27,27 +27,26 @@ class CompiledRoute:
         limit: What `bucket` gives is below this; 0 where it gives nothing.
         buckets: Arguments → set of buckets, or None; set for `KEY_SET`.
         reason: What calls that have a bucket are counted under.
-        otherwise: What calls without one are counted under.
-        check_in: The how manieth call from now on is offered for a check of the route.
+        calls: Calls that went by its reason; the hot path counts nothing else of a text.
+        check_at: The how manieth of them is offered for a check of the route.
         plans: Bucket → the plan of its calls, or None; None as a whole while nobody has asked the planner. Whoever sets
             it takes it away when there is a new planner.
-        tally: Reason → calls of the text.
-        calls: How many there were when it was last asked whether the text is in use.
+        tally: Reason → calls of the text, as far as they are booked.
     """
 
     __slots__ = (
+        "_booked",
+        "_seen",
         "bucket",
         "buckets",
         "calls",
-        "check_in",
+        "check_at",
         "limit",
         "metadata",
-        "otherwise",
         "plans",
         "reason",
         "route",
         "tally",
-        "tier",
     )
 
     def __init__(
@@ -62,15 +61,37 @@ class CompiledRoute:
         self.metadata = metadata
         self.route = route
         self.tally = tally
-        self.tier = route.tier or ""
         self.bucket = bucket
         self.limit = limit
         self.buckets = buckets
         self.reason = "constant" if route.kind is RouteKind.CONSTANT else "keyed"
-        self.otherwise = "not_keyed" if not limit and buckets is None else "uncomputable"
-        self.check_in = 1
         self.plans: Sequence[Plan | None] | None = None
         self.calls = 0
+        self.check_at = 1
+        self._booked = 0
+        self._seen = 0
+
+    @property
+    def tier(self) -> str:
+        """Where its rows are; empty when that is not known."""
+        return self.route.tier or ""
+
+    @property
+    def otherwise(self) -> str:
+        """What calls without a bucket are counted under."""
+        return "not_keyed" if not self.limit and self.buckets is None else "uncomputable"
+
+    def book(self) -> None:
+        """Enter into the tally what was counted since the last time."""
+        new = self.calls - self._booked
+        if new:
+            self._booked += new
+            self.tally[self.reason] += new
+
+    def was_called(self) -> bool:
+        """Whether there were calls since this was asked last."""
+        before, self._seen = self._seen, self.calls - self._booked + sum(self.tally.values())
+        return self._seen > before
 
 
 class MetadataSource(Protocol):
@@ -130,17 +151,15 @@ class RouteTable:
     def in_use(self, query: str) -> bool:
         """Whether a text was called since this was asked last."""
         compiled = self._compiled.get(query)
-        if compiled is None:
-            return False
-        before, compiled.calls = compiled.calls, sum(compiled.tally.values())
-        return compiled.calls > before
+        return compiled is not None and compiled.was_called()
 
     def forget(self, query: str | None) -> None:
         """The metadata of a text, or of all, left or was replaced."""
-        if query is None:
-            self._compiled.clear()
-        else:
-            self._compiled.pop(query, None)
+        for text in tuple(self._compiled) if query is None else (query,):
+            compiled = self._compiled.pop(text, None)
+            if compiled is not None:
+                compiled.check_at = 0  # calls that are on their way are booked one by one
+                compiled.book()
 
     def _compile(self, query: str, metadata: PreparedStatementMetadata, route: StatementRoute) -> CompiledRoute:
         tally = self.tallies.of(query)

@@ -6,7 +6,7 @@ no event loop, no thread and no driver.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from contextlib import AbstractContextManager
 from enum import Enum
 from typing import Any, Protocol, TypeVar
@@ -16,6 +16,11 @@ from picopyn.errors import Fault
 from picopyn.topology import Node
 
 T = TypeVar("T")
+
+
+def status_of(answer: Any) -> str:
+    """The server's status in what `ask` gave for an `execute`."""
+    return answer if isinstance(answer, str) else str(answer[1].decode())
 
 
 class Leftovers(Enum):
@@ -29,9 +34,27 @@ class Leftovers(Enum):
 class Link(Protocol):
     """A driver's connection to one node, as the engine sees it.
 
-    It also has the methods `fetch`, `fetchrow`, `fetchval` and `execute` of the facade's connection; the engine calls
-    them by name and passes arguments and results through.
+    Besides what is asked of it here, it passes arguments and results through.
     """
+
+    def ask(self, method: str, query: str, args: Sequence[Any], timeout: float | None) -> Awaitable[Any]:
+        """Send what a pool's method has to send.
+
+        Args:
+            method: `fetch`, `fetchrow`, `execute`, `executemany` or `executemany_freshly`.
+            query: Statement text.
+            args: Its arguments; of the last two, what the connection's method of that name takes.
+            timeout: Limit (seconds), or None.
+
+        Returns:
+            The driver's answer: of `fetch` and `fetchrow` a list of rows, which of `fetchrow` has one at most; of
+            `execute` the status, or what [`status_of`][picopyn.engine.runtime.status_of] finds it in.
+        """
+        ...
+
+    def heed(self, error: BaseException) -> None:
+        """A call failed: forget what the error says is outdated."""
+        ...
 
     def is_closed(self) -> bool:
         """Whether the connection is known to be unusable; looks only at what the socket already said."""

@@ -6,9 +6,9 @@ It decides which texts are remembered: those that are called most. It knows no r
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import Any, Protocol
 
 #: Reason → calls of one text.
 Tally = defaultdict[str, int]
@@ -18,6 +18,14 @@ LONGEST_TEXT = 32_768
 
 #: Stands for all texts that have no tally of their own.
 OTHERS = ""
+
+
+class Ledger(Protocol):
+    """Who counts calls by himself, and books them now and then."""
+
+    def book(self) -> None:
+        """Enter into the tally what was counted since the last time."""
+        ...
 
 
 class Tallies:
@@ -31,7 +39,7 @@ class Tallies:
         size: Number of texts, besides those that are held.
 
     Attributes:
-        held: Texts whose tally somebody keeps and counts in, so it stays here too.
+        held: Texts whose tally somebody keeps and counts in, so it stays here too → who that is.
     """
 
     __slots__ = ("_by_text", "_lock", "_size", "held")
@@ -39,7 +47,7 @@ class Tallies:
     def __init__(self, lock: AbstractContextManager[Any], size: int) -> None:
         self._lock = lock
         self._size = max(size, 2)
-        self.held: Collection[str] = ()
+        self.held: Mapping[str, Ledger] = {}
         self._by_text: dict[str, Tally] = {OTHERS: defaultdict(int)}
 
     def of(self, query: str) -> Tally:
@@ -57,6 +65,8 @@ class Tallies:
     def all(self) -> Mapping[str, Mapping[str, int]]:
         """Text → reason → calls, as of now; texts without any call are left out."""
         with self._lock:
+            for ledger in tuple(self.held.values()):
+                ledger.book()
             return {text: dict(tally) for text, tally in self._by_text.items() if tally}
 
     def _shrink(self) -> None:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
-from picopyn.engine.row_acks import RowAcks
+from picopyn.asynchronous.short_way import SHAPES
 from picopyn.engine.runtime import Leftovers
 from picopyn.sync.wire import Wire
 
@@ -24,6 +24,7 @@ class Link:
         "__weakref__",
         "abort",
         "forget_statements",
+        "heed",
         "is_closed",
         "is_idle",
         "is_in_transaction",
@@ -47,33 +48,19 @@ class Link:
         self.abort: Callable[[], None] = wire.abort
         self.forget_statements: Callable[[], None] = wire.forget_statements
         self.lend: Callable[[], None] = wire.lend
+        self.heed: Callable[[BaseException], None] = wire.heed
 
     # calls, by the names the engine has for them; a node pool has just looked whether the connection is closed
 
-    async def execute(self, query: str, *args: Any, timeout: float | None = None) -> str:
-        """Execute a statement; its status."""
-        if not args:
+    async def ask(self, method: str, query: str, args: tuple[Any, ...], timeout: float | None) -> Any:
+        """Send what a pool's method has to send; see the engine's `Link`."""
+        shape = SHAPES.get(method)
+        if shape is None:
+            return self.wire.run(getattr(self.wire, method)(query, *args, timeout=timeout))
+        if method == "execute" and not args:
             return self.wire.simple_query(query, timeout)
-        return str(self.wire.request_now(query, args, 0, timeout, True)[1].decode())
-
-    async def fetch(self, query: str, *args: Any, timeout: float | None = None) -> Any:
-        """Run a query; all rows."""
-        return self.wire.request_now(query, args, 0, timeout)
-
-    async def fetchrow(self, query: str, *args: Any, timeout: float | None = None) -> Any:
-        """Run a query; its first row, or None."""
-        rows = self.wire.request_now(query, args, 1, timeout)
-        return rows[0] if rows else None
-
-    async def executemany(self, query: str, rows: Sequence[Any], *, timeout: float | None = None) -> None:
-        """Execute a statement once per row of arguments."""
-        self.wire.run(self.wire.executemany(query, rows, timeout=timeout))
-
-    async def executemany_freshly(
-        self, query: str, rows: Sequence[Any], acks: RowAcks | None = None, *, timeout: float | None = None
-    ) -> None:
-        """The same with a statement that is prepared for this call and not kept."""
-        self.wire.run(self.wire.executemany_freshly(query, rows, acks, timeout=timeout))
+        limit, with_status = shape
+        return self.wire.request_now(query, args, limit, timeout, with_status)
 
     # lending
 

@@ -26,7 +26,7 @@ from picopyn.dialects.base import Dialect
 from picopyn.engine.bulk_rows import GivenRows
 from picopyn.engine.place import ANYHOW, HowToExecute, Place, Where
 from picopyn.engine.request import Request, check_text
-from picopyn.engine.runtime import Runtime
+from picopyn.engine.runtime import Runtime, status_of
 from picopyn.errors import UsageError
 from picopyn.query_plan import QueryPlan
 from picopyn.routing.explanation import RouteExplanation
@@ -188,8 +188,7 @@ class Pool(PoolFacade[Lifecycle], PublishedNames):
             if where.pop("splittable", False) and not self._is_atomic:
                 return drive(self._split(query, args, timeout, role, idempotent, where))
             self._send_to(request, role, where)
-        result: str = call(request, self._executor)
-        return result
+        return status_of(call(request, self._executor))
 
     def fetch(
         self,
@@ -220,7 +219,8 @@ class Pool(PoolFacade[Lifecycle], PublishedNames):
         request = self._request("fetchrow", query, args, timeout, role, idempotent)
         if where:
             self._send_to(request, role, where)
-        return call(request, self._executor)
+        rows = call(request, self._executor)
+        return rows[0] if rows else None
 
     def fetchval(
         self,
@@ -247,8 +247,8 @@ class Pool(PoolFacade[Lifecycle], PublishedNames):
         if where:
             self._send_to(request, role, where)
         request.word = "fetchval"
-        row = call(request, self._executor)
-        return None if row is None else row[column]
+        rows = call(request, self._executor)
+        return rows[0][column] if rows else None
 
     def executemany(
         self,

@@ -262,14 +262,15 @@ async def test_a_server_that_hangs_up_is_noticed_without_a_query(script: Chatty)
     assert not script.prepared
 
 
-async def test_a_dial_that_is_given_up_leaves_no_complaint(script: Chatty) -> None:
+@pytest.mark.parametrize("on_notice", [None, str.upper])
+async def test_a_dial_that_is_given_up_leaves_no_complaint(script: Chatty, on_notice: Any) -> None:
     """Cancelled in every turn of the loop between the TCP connect and the end of the hand-shake."""
     complaints: list[str] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context["message"]))
     with ScriptedServer(script) as server:
         dialer = transport.Dialer(PoolSettings.from_dsn(server.dsn), PicodataDialect(), PasswordFile(None))
         for turns in range(30):
-            dialling = asyncio.create_task(dialer.dial((server.host, server.port), Purpose.PLAIN))
+            dialling = asyncio.create_task(dialer.dial((server.host, server.port), Purpose.PLAIN, on_notice))
             for _ in range(turns):
                 await asyncio.sleep(0)
             dialling.cancel()
@@ -277,4 +278,30 @@ async def test_a_dial_that_is_given_up_leaves_no_complaint(script: Chatty) -> No
             if isinstance(outcome, Connection):
                 outcome.terminate()
     assert asyncio.all_tasks() == {asyncio.current_task()}
+    await asyncio.sleep(0)
+    assert not complaints
+
+
+@pytest.mark.parametrize("on_notice", [None, str.upper])
+@pytest.mark.parametrize("heard", [b"", wire.AUTHENTICATION_OK])
+async def test_a_server_that_hangs_up_in_the_hand_shake_ends_the_dial(on_notice: Any, heard: bytes) -> None:
+    """At once, also where somebody listens to its first words."""
+    complaints: list[str] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context["message"]))
+
+    async def hang_up(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(1)
+        writer.write(heard)
+        writer.close()
+
+    async with await asyncio.start_server(hang_up, "127.0.0.1") as server:
+        host, port = server.sockets[0].getsockname()
+        dialer = transport.Dialer(
+            PoolSettings.from_dsn(f"postgresql://u@{host}:{port}/?sslmode=disable"),
+            PicodataDialect(),
+            PasswordFile(None),
+        )
+        with pytest.raises((OSError, asyncpg.PostgresConnectionError)):
+            await dialer.dial((host, port), Purpose.PLAIN, on_notice)
+    await asyncio.sleep(0)
     assert not complaints

@@ -106,7 +106,7 @@ async def test_a_chunk_that_goes_on_after_a_change_of_leaders_is_not_ended(world
     world.servers["i11"].answers = [HANG]
     task = load(world, [(key,) for key in AT_R1 * 8])
     await settle()
-    (link,) = world.cluster.flights.aloft
+    ((link, _),) = world.cluster.flights.aloft()
     assert isinstance(link, Link)
     ending = asyncio.create_task(world.cluster.flights.end_if_stuck(world.cluster.stuck(frozenset({"r1"}))))
     for _ in range(35):  # more often, and for longer, than it takes to count as standing still

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from threading import Lock
 
 from picopyn.dialects.picodata.bucket_hash import PICODATA_KEY_HASH
-from picopyn.engine.route_table import RouteTable
+from picopyn.engine.route_table import CompiledRoute, RouteTable
 from picopyn.engine.tallies import Tallies
 from picopyn.query_metadata import PreparedStatementMetadata, QueryMetadataCache
 from picopyn.routing.route import KeyPart, RouteKind, StatementRoute
@@ -67,6 +67,16 @@ def test_a_route_leaves_with_its_metadata() -> None:
         assert routes.get(TEXT) is not before
 
 
+def count_one(compiled: CompiledRoute) -> None:
+    """A call went the way of its route."""
+    compiled.calls += 1
+
+
+def count_one_otherwise(compiled: CompiledRoute) -> None:
+    """A call had no key."""
+    compiled.tally[compiled.otherwise] += 1
+
+
 def test_a_text_is_in_use_when_it_was_called_since_that_was_asked() -> None:
     """So that a flood of texts that are called once does not crowd it out."""
     routes, cache = table()
@@ -75,9 +85,10 @@ def test_a_text_is_in_use_when_it_was_called_since_that_was_asked() -> None:
     compiled = routes.get(TEXT)
     assert compiled is not None
     assert not routes.in_use(TEXT)
-    compiled.tally["keyed"] += 1
-    assert routes.in_use(TEXT)
-    assert not routes.in_use(TEXT)
+    for count in (count_one, lambda compiled: compiled.book(), count_one_otherwise):
+        count(compiled)
+        assert routes.in_use(TEXT) is (count in (count_one, count_one_otherwise))
+        assert not routes.in_use(TEXT)
 
 
 def test_a_tier_whose_buckets_are_not_counted_yet_is_looked_at_again() -> None:
@@ -120,5 +131,8 @@ def test_the_calls_of_a_route_are_told_however_many_other_texts_there_are() -> N
     assert compiled is not None
     for number in range(100):
         routes.tallies.of(f"text {number}")["unlearned"] += 1
-    compiled.tally["keyed"] += 1
-    assert routes.tallies.all()[TEXT] == {"keyed": 1}
+    compiled.calls += 1
+    assert routes.tallies.all()[TEXT] == routes.tallies.all()[TEXT] == {"keyed": 1}
+    compiled.calls += 2
+    routes.forget(TEXT)
+    assert routes.tallies.all()[TEXT] == {"keyed": 3}

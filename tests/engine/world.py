@@ -6,7 +6,7 @@ It replaces servers, not classes of ours: everything from the runtime upwards is
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any
@@ -113,6 +113,13 @@ class Link:
             self._running.set_exception(broken())
         for listener in self._listeners:
             asyncio.get_running_loop().call_soon(listener, self)
+
+    def ask(self, method: str, query: str, args: Sequence[Any], timeout: float | None) -> Awaitable[Any]:
+        answer: Awaitable[Any] = getattr(self, method)(query, *args, timeout=timeout)
+        return answer
+
+    def heed(self, error: BaseException) -> None:
+        pass
 
     async def fetch(self, query: str, *args: Any, timeout: float | None = None) -> Any:
         self.made += 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
 from typing import Any
 
@@ -29,6 +30,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if item.get_closest_marker("full"):
             item.add_marker(pytest.mark.skip(reason="only with --full"))
+
+
+def pytest_collection_finish() -> None:
+    """Thousands of tests are 700 000 objects: a test that collects garbage must not look through them each time."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture

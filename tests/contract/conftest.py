@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import os
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -14,6 +13,7 @@ import pytest
 from picopyn.asynchronous import Pool
 from picopyn.testing import PicodataCluster, TierShape
 from tests.contract.target import Capability, EmbeddedTarget, Member, RealTarget, Target
+from tests.tidiness import nothing_stays
 
 T = TypeVar("T")
 
@@ -118,17 +118,6 @@ async def open_pool(pool_class: Any) -> AsyncIterator[OpenPool]:
 
 @pytest.fixture(autouse=True)
 async def nothing_left_behind() -> AsyncIterator[None]:
-    """After every test: no task, no transport of ours, and nothing that asyncio complains about."""
-    loop = asyncio.get_running_loop()
-    complaints: list[str] = []
-    loop.set_exception_handler(lambda _, context: complaints.append(f"{context['message']} {context.get('exception')}"))
-    before = asyncio.all_tasks()
-    yield
-    left = asyncio.all_tasks() - before - {asyncio.current_task()}
-    if left:
-        await asyncio.wait(left, timeout=0.1)
-        left = {task for task in left if not task.done()}
-    gc.collect()
-    await asyncio.sleep(0)
-    assert not [task.get_name() for task in left], "tasks left behind"
-    assert not complaints
+    """After every test; see `nothing_stays`."""
+    async with nothing_stays():
+        yield

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import os
 import shutil
 import tempfile
@@ -16,6 +15,7 @@ import pytest
 
 from picopyn.asynchronous import Pool
 from picopyn.testing import PostgresServer
+from tests.tidiness import nothing_stays
 
 OpenPool = Callable[..., Coroutine[Any, Any, Pool]]
 
@@ -107,17 +107,6 @@ def environment(monkeypatch: pytest.MonkeyPatch) -> Callable[[Mapping[str, str]]
 
 @pytest.fixture(autouse=True)
 async def nothing_left_behind() -> AsyncIterator[None]:
-    """After every test: no task of ours, and nothing that asyncio complains about."""
-    loop = asyncio.get_running_loop()
-    complaints: list[str] = []
-    loop.set_exception_handler(lambda _, context: complaints.append(f"{context['message']} {context.get('exception')}"))
-    before = asyncio.all_tasks()
-    yield
-    left = asyncio.all_tasks() - before - {asyncio.current_task()}
-    if left:
-        await asyncio.wait(left, timeout=0.1)
-        left = {task for task in left if not task.done()}
-    gc.collect()
-    await asyncio.sleep(0)
-    assert not [task.get_name() for task in left], "tasks left behind"
-    assert not complaints
+    """After every test; see `nothing_stays`."""
+    async with nothing_stays():
+        yield

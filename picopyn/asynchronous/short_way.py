@@ -57,11 +57,13 @@ class ShortWayConnection(asyncpg.Connection):
             return answer
         return [] if answer is None else [answer]
 
-    def heed(self, error: BaseException) -> None:
+    def heed(self, error: BaseException) -> bool:
         """Forget what an error says is outdated; see the engine's `Link`."""
-        if isinstance(error, OutdatedSchemaCacheError):
+        if isinstance(error, OutdatedSchemaCacheError):  # it was executed, but its answer cannot be read
             self._drop_global_type_cache()
+        if isinstance(error, OUTDATED):
             self._drop_global_statement_cache()
+        return isinstance(error, InvalidCachedStatementError)
 
     async def fetch(self, query: str, *args: Any, timeout: float | None = None, record_class: Any = None) -> Any:
         """See asyncpg."""

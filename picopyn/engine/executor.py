@@ -317,12 +317,11 @@ class Executor:
             What the loop does next, and the result where there is one. Otherwise it raises the caller's error.
         """
         request.go_on()
-        if isinstance(error, Exception) and not request.prepared_again:
-            fault = self._cluster.fault(error)
-            if fault is Fault.STALE_PLAN:
-                return await self._prepare_again(request, pool, link)
+        outdated = link.heed(error)
+        may_renew = isinstance(error, Exception) and not request.prepared_again
+        if may_renew and (outdated or self._cluster.fault(error) is Fault.STALE_PLAN):
+            return await self._prepare_again(request, pool, link)
         self._retries.landed(request)
-        link.heed(error)
         ended, request.end_reason = request.end_reason, None
         if not isinstance(error, Exception):
             pool.drop(link, "state_unknown")

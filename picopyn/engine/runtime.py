@@ -52,8 +52,12 @@ class Link(Protocol):
         """
         ...
 
-    def heed(self, error: BaseException) -> None:
-        """A call failed: forget what the error says is outdated."""
+    def heed(self, error: BaseException) -> bool:
+        """A call failed: forget what the error says is outdated.
+
+        Returns:
+            Whether it was the statement as it was prepared, and nothing was done.
+        """
         ...
 
     def is_closed(self) -> bool:

@@ -118,8 +118,8 @@ class Link:
         answer: Awaitable[Any] = getattr(self, method)(query, *args, timeout=timeout)
         return answer
 
-    def heed(self, error: BaseException) -> None:
-        pass
+    def heed(self, error: BaseException) -> bool:
+        return False
 
     async def fetch(self, query: str, *args: Any, timeout: float | None = None) -> Any:
         self.made += 1

@@ -170,7 +170,8 @@ async def test_a_schema_change_under_load_fails_no_call(
             await until(lambda: len(seen) > 50)
             await admin.execute(f"ALTER TABLE {table} {change}")
             seen.clear()
-            await until(lambda columns=columns: seen[-50:].count(columns) == 50)
+            await until(lambda columns=columns: seen[-50:].count(columns) == 50 or any(map(asyncio.Task.done, readers)))
+            assert not any(map(asyncio.Task.done, readers))
     finally:
         over.set()
         await asyncio.gather(*readers)

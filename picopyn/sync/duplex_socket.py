@@ -1,12 +1,11 @@
 """A socket that is read with patience and written without: what waiting costs, and what the system knows of it.
 
-Three objects stand for the one socket of the system: one never waits, and two wait as long as they were told last,
-which is seldom needed anew. One of these leaves the limit to the system (`SO_RCVTIMEO`): that is one call into it;
-Python's own limit costs two, since it polls first, and lets the other threads run in between. But the system's limit
-begins anew after a signal. So the main thread, which signals go to, waits for a deadline with Python's, and a signal
-that falls into its wait does not make it longer.
+Two objects stand for the one socket of the system: one never waits, and one waits for a moment, which most answers come
+within. That wait leaves its limit to the system (`SO_RCVTIMEO`), which is one call into it; with a limit of Python's it
+would be two, since Python polls first, and lets the other threads run in between. But the system's limit begins anew
+after a signal, so it is only a moment: whoever needs more waits with `wait`, whose limit no signal puts off.
 
-*Source*: signal(7), "Interruption of system calls"; PEP 475; Python documentation, `signal`, "Signals and threads".
+*Source*: signal(7), "Interruption of system calls"; socket(7), `SO_RCVTIMEO`; PEP 475.
 """
 
 from __future__ import annotations
@@ -21,11 +20,11 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, Final
 
-#: How long the socket waits before it is looked whether to wait on (seconds).
-PATIENCE: Final = 60.0
+#: How long the socket waits by itself (seconds). A wait may end so much later than asked for.
+MOMENT: Final = 0.01
 
-#: How much later than asked for a wait may end, so that the socket is not told anew for each call (seconds).
-SLACK: Final = 0.02
+#: The longest wait (seconds), as the system knows no end of all time.
+PATIENCE: Final = 60.0
 
 #: What is waited for.
 READ: Final = 1
@@ -50,21 +49,13 @@ class DuplexSocket(socket.socket):
     It is closed without complaint when it is forgotten: its connection complains.
 
     Attributes:
-        wait: Waits for bytes, up to so many, within the patience that was set; nothing until then is a
-            `BlockingIOError`. Signals make it longer.
-        wait_exactly: The same, but signals do not matter; nothing until then is a `TimeoutError`. Both are called for
-            every answer, so they are no functions of ours.
-        main: The thread that signals go to.
-        shortest: A wait of more than that (seconds) needs no other patience.
-        longest: A wait of not more than that, likewise.
+        receive: Waits for bytes, up to so many; nothing within a `MOMENT` is a `BlockingIOError` or a `TimeoutError`.
+            It is called for every answer, so it is no function of ours.
     """
 
     def __init__(self, family: int, kind: int, number: int = 0) -> None:
-        self._readers: tuple[_Reader, ...] = ()
-        self.wait: Callable[[int], bytes] = _not_begun
-        self.wait_exactly: Callable[[int], bytes] = _not_begun
-        self.main = threading.main_thread().ident
-        self.shortest = self.longest = 0.0
+        self._reader: _Reader | None = None
+        self.receive: Callable[[int], bytes] = _not_begun
         self._closing = threading.Lock()
         super().__init__(family, kind, number)
         self.setblocking(False)
@@ -74,26 +65,13 @@ class DuplexSocket(socket.socket):
 
     def begin(self) -> None:
         """It is connected."""
-        kind = self.family, self.type, self.proto, self.fileno()
-        self._readers = exact, plain = _Reader(*kind), _Reader(*kind)
-        self.wait_exactly = exact.recv
-        self.wait = plain.recv if NOW else exact.recv
-        self.set_patience(PATIENCE)
-
-    def set_patience(self, seconds: float) -> None:
-        """From now on a wait lasts so long, and never longer than `PATIENCE`.
-
-        It need not be said again while that is about right: not `SLACK` more than what is wanted, nor less than half.
-        """
-        told = min(seconds, PATIENCE)
-        self.shortest = max(told - SLACK, 0.0)
-        self.longest = math.inf if told >= PATIENCE / 2 else told * 2
-        exact, plain = self._readers
-        exact.settimeout(told)
+        self._reader = reader = _Reader(self.family, self.type, self.proto, self.fileno())
+        self.receive = reader.recv
         if NOW:
-            plain.settimeout(None)  # from now on the system's socket waits
-            limit = _TIMEVAL.pack(int(told), max(int(told % 1 * 1e6), 1))
-            plain.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
+            reader.settimeout(None)  # from now on the system's socket waits
+            reader.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _TIMEVAL.pack(0, int(MOMENT * 1e6)))
+        else:
+            reader.settimeout(MOMENT)
 
     def begin_watch(self) -> Callable[[], bytes]:
         """What tells whether the other side has closed it, as far as the system knows; nothing is read.
@@ -120,8 +98,8 @@ class DuplexSocket(socket.socket):
     def close(self) -> None:
         """Close it; who waits for it has to have left before."""
         with self._closing:
-            for reader in self._readers:
-                reader.detach()
+            if self._reader is not None:
+                self._reader.detach()
             super().close()
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import errno
 import ssl
-import threading
 import time
 from collections import deque
 from collections.abc import Callable
@@ -146,45 +145,38 @@ class Stream(asyncio.Transport):
         Raises:
             TimeoutError: It was not there by then.
         """
-        self.flush()
-        sock = self._sock
-        while not answer.done():
-            if deadline is not None:
-                left = deadline - time.monotonic()
-                if not sock.shortest < left <= sock.longest:
-                    if left <= 0:
-                        raise TimeoutError
-                    sock.set_patience(left)
-            if self._rest:
-                self._duplex(deadline)
-                continue
-            try:
-                if deadline is not None and threading.get_ident() == sock.main:
-                    data = sock.wait_exactly(READ_SIZE)
+        if self.flush():
+            while not answer.done():
+                try:
+                    data = self._sock.receive(READ_SIZE)
+                except OSError as error:
+                    self._failed(error)
+                    break
+                if data and self._tls is None:
+                    self._feed(data)
                 else:
-                    data = sock.wait(READ_SIZE)
-            except OSError as error:
-                self._failed(error)
-                continue
-            if data and self._tls is None:
-                self._feed(data)
-            else:
-                self._arrived(data)
+                    self._arrived(data)
+                if answer.done():
+                    return
+                if self._rest or (deadline is not None and time.monotonic() >= deadline):
+                    break
+        while not answer.done():
+            left = PATIENCE if deadline is None else deadline - time.monotonic()
+            if left <= 0:
+                raise TimeoutError
+            self._duplex(left)
 
     def flush(self) -> bool:
         """Send what can be sent now; whether that is everything."""
         unsent = self._unsent
         try:
             while unsent or self._rest:
-                if not self._rest:
-                    self._rest = unsent.popleft()
-                    if unsent or self._tls is not None:
-                        self._rest = self._gathered(self._rest)
-                data = self._rest
+                data = self._rest or unsent.popleft()
+                if not self._rest and (unsent or self._tls is not None):
+                    data = self._gathered(data)
+                self._rest = data
                 sent = self._sock.send(data, NOW)
-                self._rest = _NOTHING
-                if sent != len(data):
-                    self._rest = memoryview(data)[sent:]
+                self._rest = _NOTHING if sent == len(data) else memoryview(data)[sent:]
         except BlockingIOError:
             return False
         except OSError as error:
@@ -215,10 +207,9 @@ class Stream(asyncio.Transport):
 
     # inside
 
-    def _duplex(self, deadline: float | None) -> None:
-        """Wait until something can be sent or received, and do so."""
-        left = PATIENCE if deadline is None else deadline - time.monotonic()
-        for events in wait({self.fileno(): self.awaited()}, max(min(left, PATIENCE), 0.0)).values():
+    def _duplex(self, seconds: float) -> None:
+        """Wait for so long until something can be sent or received, and do so."""
+        for events in wait({self.fileno(): self.awaited()}, seconds).values():
             self.react(events)
 
     def _gathered(self, data: Any) -> Any:

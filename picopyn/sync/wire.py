@@ -282,15 +282,13 @@ class Wire(Connection):
 
     def is_closed(self) -> bool:
         """Whether it is known to be unusable; that the server has closed it is seen without asking."""
-        protocol: Any = self._protocol
-        if self._aborted or protocol is None or not protocol.is_connected():
-            return True
         try:
-            ended = self._state() != ESTABLISHED
+            if self._state() == ESTABLISHED:  # not so of what was closed here
+                return bool(self._aborted)
         except OSError:
-            ended = True
-        if not ended:
-            return False
+            pass
+        if self.was_closed():
+            return True
         if not self.caller.in_use.locked():
             self.caller.is_ending = True
             with self.caller.in_use:

@@ -18,7 +18,6 @@ from functools import partial
 from typing import Any, Final, TypeVar, cast
 from weakref import ReferenceType, ref
 
-import asyncpg
 from asyncpg import exceptions
 from asyncpg.protocol import NO_TIMEOUT
 
@@ -105,19 +104,34 @@ class Wire(Connection):
             timeout: Limit (seconds), or None: what the connection has.
             **kw: Arguments as well.
         """
-        status = ""
+        seconds = self._limit_of(timeout)
+        deadline = None if seconds is None else time.monotonic() + seconds
+        status, cause = "", None
         sink = Sink(output, self._tell)
         try:
             status = self.run(call(*args, output=sink, timeout=timeout, **kw))
-        except asyncpg.QueryCanceledError:
-            if sink.failure is None:
-                raise
+        except Exception as error:
+            cause = error
         finally:
             sink.close()
         if sink.failure is not None:
-            self.run(self._told())
-            raise sink.failure
+            self._see_copy_off(deadline)
+            raise sink.failure from cause
+        if cause is not None:
+            raise cause
         return status
+
+    def _see_copy_off(self, deadline: float | None) -> None:
+        """A COPY was given up: whoever uses the connection next must not be hit by the request to end it."""
+        if self._telling is None or self.was_closed():
+            return
+        rest = None if deadline is None else max(deadline - time.monotonic(), 0.001)
+        try:
+            arrived = self.run(self._told(), rest)
+        except TimeoutError:
+            arrived = False
+        if not arrived:
+            self._drop_quietly()
 
     def request(
         self,
@@ -295,6 +309,10 @@ class Wire(Connection):
                 self.stream.read_what_is_there()
                 self.caller.run_ready()
         return True
+
+    def is_settled(self) -> bool:
+        """Whether no request to end a statement may still be on its way to the server."""
+        return (self._telling is None or self.was_closed()) and super().is_settled()
 
     def was_closed(self) -> bool:
         """Whether that was seen already; nothing is looked at, so a finaliser may ask."""

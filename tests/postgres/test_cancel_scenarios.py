@@ -7,18 +7,20 @@ from __future__ import annotations
 
 import asyncio
 import os
-from contextlib import suppress
+from contextlib import closing, suppress
 from random import Random
 from typing import Any
 
 import pytest
 
-from picopyn.asynchronous import Pool
-from picopyn.errors import ConnectionLost, PicopynError
+from picopyn.asynchronous import Pool, cancel_requests
+from picopyn.errors import CallTimeout, ConnectionLost, PicopynError
+from picopyn.sync import cancel_request
 from picopyn.testing import FaultProxy, PostgresServer
 from tests.asynchronous.servers import Watch
 from tests.cancelling import cancelled_at, eventually
 from tests.postgres.conftest import OpenPool, set_password, until
+from tests.postgres.late_cancels import LateCancels
 from tests.postgres.nodes import Nodes
 from tests.threads import FACADES
 
@@ -169,3 +171,24 @@ async def test_cancel_abandoned_cursor_of_a_server_that_is_killed(open_pool: Ope
         assert await pool.fetchval("SELECT count(*) FROM pg_cursors WHERE name <> ''") == 0
     finally:
         server.stop()
+
+
+@pytest.mark.parametrize("facade", FACADES, indirect=True)
+async def test_cancel_that_comes_late_ends_nothing_else(
+    facade: str, postgres: PostgresServer, open_pool: OpenPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A borrower's call ran out of time: his next one does not begin before the server knows, or is refused."""
+    for module in (cancel_request, cancel_requests):
+        monkeypatch.setattr(module, "LIMIT", 0.1)
+    with closing(LateCancels(postgres.port or 0)) as way:
+        dsn = f"postgresql://postgres@127.0.0.1:{way.port}/postgres?sslmode=disable"
+        pool = await open_pool(dsn, max_size=1, dialect="postgres")
+        async with pool.acquire() as connection:
+            with pytest.raises(CallTimeout):
+                await connection.execute("SELECT pg_sleep(0.2)", timeout=0.05)
+            running = asyncio.ensure_future(connection.execute("SELECT pg_sleep(0.3)"))
+            assert await asyncio.to_thread(way.held.acquire, timeout=30)
+            await asyncio.to_thread(way.deliver)
+            with suppress(ConnectionLost):
+                await running
+        await pool.execute("SELECT 1")

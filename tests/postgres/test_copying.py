@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import io
-from contextlib import nullcontext
+from contextlib import closing, nullcontext, suppress
 from typing import Any
 
 import pytest
 
+from picopyn.asynchronous import cancel_requests
 from picopyn.errors import CallTimeout, ConnectionLost, PicopynError
+from picopyn.sync import cancel_request
 from picopyn.testing import FaultProxy, PostgresServer
 from tests.postgres.conftest import OpenPool
+from tests.postgres.late_cancels import LateCancels
 from tests.threads import FACADES
 
 #: Much more than sockets and buffers between two processes hold.
@@ -43,6 +46,28 @@ async def test_after_a_sink_that_failed_no_call_waits_for_ever(
         with pytest.raises(ConnectionLost) if facade == "asynchronous" else nullcontext():
             assert await connection.fetchval("SELECT 1") == 1
     assert await pool.fetchval("SELECT 1") == 1
+
+
+@pytest.mark.parametrize("facade", FACADES, indirect=True)
+@pytest.mark.parametrize("query", ["SELECT 1", "SELECT 1 / (20000 - n) FROM generate_series(1, 20000) n"])
+async def test_a_request_to_end_a_copy_that_comes_late_ends_nothing_else(
+    facade: str, postgres: PostgresServer, open_pool: OpenPool, monkeypatch: pytest.MonkeyPatch, query: str
+) -> None:
+    """It is under way when the COPY has ended by itself: the connection is not used before it has arrived, or never."""
+    for module in (cancel_request, cancel_requests):
+        monkeypatch.setattr(module, "LIMIT", 0.1)
+    with closing(LateCancels(postgres.port or 0)) as way:
+        dsn = f"postgresql://postgres@127.0.0.1:{way.port}/postgres?sslmode=disable"
+        pool = await open_pool(dsn, max_size=1, dialect="postgres", reset=False)
+        async with pool.acquire() as connection:
+            with pytest.raises(SinkFailed):
+                await connection.copy_from_query(query, output=refusing)
+            assert await asyncio.to_thread(way.held.acquire, timeout=30)
+            running = asyncio.ensure_future(connection.execute("SELECT pg_sleep(0.3)"))
+            await asyncio.to_thread(way.deliver)
+            with suppress(ConnectionLost):
+                await running
+        await pool.execute("SELECT 1")
 
 
 @pytest.mark.parametrize("facade", FACADES, indirect=True)

@@ -92,8 +92,8 @@ def picopyn(target: Target, *, routed: bool, deadline: float | None = None) -> I
     options, note = this_picopyn.options(target, routed=routed)
     with Pool(target.dsn, command_timeout=deadline, **options) as pool:
         if routed or "topology_source" in options:
-            known = this_picopyn.inject(pool, target.query, this_picopyn.route(keyed=routed))
-            pool._control_thread.run(known)
+            learned = this_picopyn.route(keyed=routed)
+            pool._control_thread.run(lambda: this_picopyn.inject(pool, target.query, learned))
             # Compiled there at the first call of a text; until then calls are not routed.
             pool._control_thread.call(lambda: pool._executor._router._routes.get(target.query))
         until = time.monotonic() + PATIENCE

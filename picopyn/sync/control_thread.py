@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
-import inspect
 import logging
 import threading
 from collections.abc import Callable, Coroutine
@@ -46,34 +45,35 @@ class ControlThread:
         self._thread.start()
         self._runs.wait()
 
-    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+    def run(self, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Run a coroutine there, and wait for it; who is interrupted has it cancelled.
+
+        Args:
+            make: Makes the coroutine. It is called there, so an interruption leaves none behind that was never begun.
 
         Raises:
             PoolClosed: The thread has ended, or ended meanwhile.
             UsageError: It is this very thread; it would wait for itself.
             Exception: What the coroutine raised.
         """
+        self.check_elsewhere()
+        done: concurrent.futures.Future[T] = concurrent.futures.Future()
         try:
-            self.check_elsewhere()
-            future = asyncio.run_coroutine_threadsafe(coroutine, self.loop)
-        except UsageError:
-            coroutine.close()
-            raise
+            self.loop.call_soon_threadsafe(self._begin, make, done)
         except RuntimeError:  # the loop is closed
-            coroutine.close()
             raise PoolClosed(_ENDED) from None
         try:
-            return self._result(future)
-        except PoolClosed:
-            _forget(coroutine)
-            raise
+            return self._result(done)
         except BaseException:
-            if not future.done():
-                future.cancel()
-                with suppress(BaseException):
-                    future.result(1.0)
+            done.cancel()
             raise
+
+    def _begin(self, make: Callable[[], Coroutine[Any, Any, T]], done: concurrent.futures.Future[T]) -> None:
+        if done.cancelled():
+            return
+        task = self.loop.create_task(make())
+        task.add_done_callback(partial(_tell, done))
+        done.add_done_callback(lambda _: self.later(task.cancel))
 
     def check_elsewhere(self) -> None:
         """Refuse to wait for this thread on itself.
@@ -170,10 +170,18 @@ class ControlThread:
             future.cancel()
 
 
-def _forget(coroutine: Coroutine[Any, Any, Any]) -> None:
-    """It was handed over too late to begin."""
-    if inspect.getcoroutinestate(coroutine) == inspect.CORO_CREATED:
-        coroutine.close()
+def _tell(done: concurrent.futures.Future[T], task: asyncio.Task[T]) -> None:
+    """What became of a coroutine, for who waits for it, if he still does."""
+    if task.cancelled():
+        done.cancel()
+        return
+    error = task.exception()
+    if not done.set_running_or_notify_cancel():
+        return
+    if error is None:
+        done.set_result(task.result())
+    else:
+        done.set_exception(error)
 
 
 def _answer(done: concurrent.futures.Future[T], step: Callable[[], T]) -> None:

@@ -101,7 +101,7 @@ class Lifecycle:
                 self._drop()
                 return
             try:
-                control.run(_closing(household, grace))
+                control.run(partial(_closing, household, grace))
             except PoolClosed:
                 pass  # somebody has terminated it meanwhile
             finally:

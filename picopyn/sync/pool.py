@@ -12,6 +12,7 @@ import traceback
 import warnings
 from asyncio import _get_running_loop
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from types import TracebackType
 from typing import Any, TypeVar, Unpack
 
@@ -570,7 +571,7 @@ class Pool(PoolFacade[Lifecycle], PublishedNames):
         """
         self._check_open()
         check_text(query, "explain_route")
-        return self._explain(query, args, role, where, self._control_thread.run(self._control.learn(query)))
+        return self._explain(query, args, role, where, self._control_thread.run(partial(self._control.learn, query)))
 
     def expire_connections(self) -> None:
         """Replace every connection, without disturbing anybody; see the asynchronous pool."""
@@ -597,7 +598,7 @@ class Pool(PoolFacade[Lifecycle], PublishedNames):
         """
         self._check_open()
         check_grace(grace)
-        self._control_thread.run(self._drain(node, grace))
+        self._control_thread.run(partial(self._drain, node, grace))
 
     def refresh_topology(self) -> TopologySnapshot:
         """Look at the cluster now; what is returned is not older than the call.
@@ -607,7 +608,7 @@ class Pool(PoolFacade[Lifecycle], PublishedNames):
             PoolClosed: The pool is closed, or was closed meanwhile.
         """
         self._check_open()
-        self._control_thread.run(self._control.look_now())
+        self._control_thread.run(self._control.look_now)
         self._check_open()
         return self._cluster.snapshot
 
@@ -671,6 +672,6 @@ class Pool(PoolFacade[Lifecycle], PublishedNames):
             return ThreadsRuntime(control, workers, sessions, blocking)
 
         self._control_thread = control
-        control.run(assemble(self._settings, self._security, self._rng, keep, make_runtime))
+        control.run(partial(assemble, self._settings, self._security, self._rng, keep, make_runtime))
         control.call(self._household.lay_down)
         self._move_in(self._household)

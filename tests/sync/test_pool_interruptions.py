@@ -125,6 +125,29 @@ def test_while_others_wait_for_what_it_gives_back(pool: Pool, full_size: bool) -
     assert moment > 5
 
 
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("call", ["refresh_topology", "explain_route"])
+def test_of_what_the_pool_does_on_its_own_thread(
+    call: str, pool: Pool, capfd: pytest.CaptureFixture[str], recwarn: pytest.WarningsRecorder, full_size: bool
+) -> None:
+    """Nothing is said about coroutines that were made and never begun, and the pool works on."""
+    ask = pool.refresh_topology if call == "refresh_topology" else lambda: pool.explain_route("SELECT $1::int", 5)
+    moment = 1
+    while True:
+        try:
+            with Finger(moment, ("picopyn/sync/",), SPARED):
+                assert ask() is not None
+        except KeyboardInterrupt:
+            moment += 1 if full_size else 2
+        else:
+            break
+        gc.collect()
+    assert moment > 10
+    assert ask() is not None
+    assert not [str(warning.message) for warning in recwarn]
+    assert capfd.readouterr().err == ""
+
+
 def test_while_it_waits_for_its_turn(pool: Pool) -> None:
     """It leaves the queue; who comes after it is served."""
     taken = [pool.acquire().take() for _ in range(2)]

@@ -113,7 +113,7 @@ class Sessions:
         self.cancel_requests.terminate()
 
     async def _set_up(self, connection: Connection, hook: Callable[[Any], Awaitable[None]]) -> None:
-        own = asyncio.timeout(self._hook_timeout)
+        own, task = asyncio.timeout(self._hook_timeout), asyncio.current_task()
         try:
             async with own:
                 await hook(connection)
@@ -123,6 +123,12 @@ class Sessions:
             if was_cancelled():
                 raise
             raise HookFailed from RuntimeError(f"after_connect was cancelled from inside: {error!r}")
+        except BaseException as error:
+            if asyncio.current_task(connection._loop) is not task:  # nobody runs it any more: it is collected
+                raise
+            if isinstance(error, SystemExit | KeyboardInterrupt):  # ends the loop, as out of any task
+                connection._loop.call_soon(_raise, error)
+            raise HookFailed from as_exception(error)
         check_set_up(connection)
 
     async def clear(self, connection: Connection) -> None:
@@ -167,6 +173,19 @@ def check_set_up(connection: Connection) -> None:
         raise HookFailed from ConnectionError("the connection was lost in after_connect")
     if connection.is_in_transaction():
         raise HookFailed from RuntimeError("after_connect left a transaction open")
+
+
+def as_exception(error: BaseException) -> Exception:
+    """What a hook raised, for those who wait for its connection; `SystemExit` and its like are not for them."""
+    if isinstance(error, Exception):
+        return error
+    told = RuntimeError(f"after_connect raised {error!r}")
+    told.__cause__ = error
+    return told
+
+
+def _raise(error: BaseException) -> None:
+    raise error
 
 
 def too_slow(limit: float) -> AcquireTimeout:

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from picopyn.asynchronous.sessions import Sessions, check_set_up, too_slow
+from picopyn.asynchronous.sessions import Sessions, as_exception, check_set_up, too_slow
 from picopyn.asynchronous.transport import Dialer
 from picopyn.dialects.base import Purpose
 from picopyn.engine.node_pool import HookFailed
@@ -103,7 +103,7 @@ class BlockingSessions:
         try:
             _plainly(self._hook, wire)
         except BaseException as error:
-            raise HookFailed from (too_slow(self._hook_timeout) if expired.is_set() else _exception(error))
+            raise HookFailed from (too_slow(self._hook_timeout) if expired.is_set() else as_exception(error))
         finally:
             still()
         if expired.is_set():  # it was late without asking the server
@@ -121,15 +121,6 @@ def _plainly(hook: Callable[[Connection], object], wire: Wire) -> None:
     if inspect.iscoroutine(made):
         made.close()
         raise UsageError("the hook gave a coroutine; a hook of a pool of threads is a plain function")
-
-
-def _exception(error: BaseException) -> Exception:
-    """What a hook raised, for those who wait; `SystemExit` and its like are for the thread that the hook ran in."""
-    if isinstance(error, Exception):
-        return error
-    told = RuntimeError(f"after_connect raised {error!r}")
-    told.__cause__ = error
-    return told
 
 
 def _expire(expired: threading.Event, wire: Wire) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from picopyn import asynchronous
 from picopyn.errors import AcquireTimeout
 from picopyn.testing import FaultProxy, PostgresServer, black_hole
 from tests.postgres.conftest import OpenPool
@@ -115,3 +116,69 @@ async def test_a_hook_that_succeeds_at_one_node_is_enough(
     (good,) = ports - failed
     async with pool.acquire(node=f"127.0.0.1:{good}") as connection:
         assert await connection.fetchval("SELECT inet_server_port()") == good
+
+
+class Unusual(BaseException):
+    """No `Exception`, and nothing that ends a loop."""
+
+
+@pytest.mark.parametrize("facade", FACADES, indirect=True)
+@pytest.mark.parametrize("error", [GeneratorExit, Unusual])
+async def test_a_hook_may_raise_what_is_no_exception(
+    postgres: PostgresServer, pool_class: Any, error: type[BaseException]
+) -> None:
+    """Whoever waits for its connection learns what it was; no place is lost, and the node is not in doubt."""
+    fails = True
+
+    async def hook(_: Any) -> None:
+        if fails:
+            raise error
+
+    pool = pool_class(postgres.dsn, dialect="postgres", after_connect=hook, max_size=1, min_size=0)
+    with pytest.raises(RuntimeError, match=f"after_connect raised {error.__name__}"):
+        await pool.open()
+    fails = False
+    async with pool:
+        async with pool.acquire() as connection:
+            fails = True
+            connection.terminate()
+        with pytest.raises(RuntimeError, match=f"after_connect raised {error.__name__}"):
+            await pool.fetchval("SELECT 1")
+        fails = False
+        assert await pool.fetchval("SELECT 2") == 2
+        (node,) = pool.stats().nodes.values()
+        assert (node.state, node.in_use, node.connecting, node.waiting) == ("up", 0, 0, 0)
+
+
+async def _lose_one(pool: asynchronous.Pool) -> None:
+    async with pool.acquire() as connection:
+        connection.terminate()
+
+
+@pytest.mark.parametrize("error", [SystemExit, KeyboardInterrupt])
+def test_a_hook_that_ends_the_loop(postgres: PostgresServer, error: type[BaseException]) -> None:
+    """It does, as out of any task. Where the loop goes on, callers learn what it was, and no place is lost."""
+    fails = False
+
+    async def hook(_: Any) -> None:
+        if fails:
+            raise error
+
+    pool = asynchronous.Pool(postgres.dsn, dialect="postgres", after_connect=hook, max_size=1, min_size=0)
+    loop = asyncio.new_event_loop()
+    try:
+        loop.run_until_complete(pool.open())
+        loop.run_until_complete(_lose_one(pool))
+        fails = True
+        call = loop.create_task(pool.fetchval("SELECT 1"))
+        with pytest.raises(error):
+            loop.run_until_complete(call)
+        with pytest.raises(RuntimeError, match=f"after_connect raised {error.__name__}"):
+            loop.run_until_complete(call)
+        fails = False
+        assert loop.run_until_complete(pool.fetchval("SELECT 2")) == 2
+        (node,) = pool.stats().nodes.values()
+        assert (node.state, node.in_use, node.connecting, node.waiting) == ("up", 0, 0, 0)
+        loop.run_until_complete(pool.close())
+    finally:
+        loop.close()

@@ -18,11 +18,12 @@ from functools import partial
 from typing import Any, Final, TypeVar, cast
 from weakref import ReferenceType, ref
 
-from asyncpg import exceptions
+from asyncpg import DataError, exceptions
 from asyncpg.protocol import NO_TIMEOUT
 
 from picopyn.asynchronous.background import unlamented
 from picopyn.asynchronous.connection import Connection, NamelessConnection
+from picopyn.asynchronous.outdated_types import give_up, is_refusal
 from picopyn.asynchronous.short_way import OUTDATED
 from picopyn.errors import UsageError
 from picopyn.sync.caller_loop import CallerLoop
@@ -188,6 +189,9 @@ class Wire(Connection):
             return self.caller.step(coroutine, self.stream, deadline)
         except OUTDATED as error:
             self.run(self._renew(error))
+        except DataError as error:
+            if not is_refusal(error) or not give_up(self, statement):
+                raise
         rest = None if deadline is None else max(deadline - time.monotonic(), 0.001)
         return self._request_anew(query, args, limit, timeout, record_class, with_status, rest)
 

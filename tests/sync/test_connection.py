@@ -394,3 +394,27 @@ def test_deadlines_of_other_threads(connection: Connection, measured: Callable[[
     thread.start()
     thread.join()
     assert ended == ["0 ended", "1 answered", "2 ended", "3 ended"]
+
+
+def test_a_parameter_whose_type_was_changed(connection: Connection, admin: Connection) -> None:
+    """The kept statement refuses the new values, so it is prepared anew; what is refused then is wrong.
+
+    asyncpg goes on refusing them for as long as it keeps the statement.
+    """
+    insert = "INSERT INTO changing VALUES ($1)"
+    kept = "SELECT count(*) FROM pg_prepared_statements WHERE statement = $1"
+    admin.execute("CREATE TABLE changing (v int)")
+    try:
+        connection.execute(insert, 1)
+        admin.execute("ALTER TABLE changing ALTER v TYPE text")
+        assert connection.execute(insert, "x") == "INSERT 0 1"
+        with connection.transaction():
+            connection.execute(insert, "y")
+        for _ in range(3):
+            with pytest.raises(asyncpg.DataError, match="expected str, got int"):
+                connection.execute(insert, 2)
+        assert connection.execute(insert, "z") == "INSERT 0 1"
+        assert connection.fetchval(kept, insert) == 1
+        assert [row["v"] for row in admin.fetch("SELECT v FROM changing")] == ["1", "x", "y", "z"]
+    finally:
+        admin.execute("DROP TABLE changing")

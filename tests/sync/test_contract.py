@@ -44,6 +44,7 @@ def test_names_and_parameters() -> None:
     assert parameters(asyncpg.Connection._process_log_message) == ["fields", "last_query"]
     assert parameters(asyncpg.Connection._process_notification) == ["pid", "channel", "payload"]
     assert parameters(asyncpg.Connection._cleanup) == parameters(asyncpg.Connection._check_open) == []
+    assert parameters(asyncpg.Connection._maybe_gc_stmt) == ["stmt"]
     assert parameters(connect_utils._cancel) == ["loop", "addr", "params", "backend_pid", "backend_secret"]
     slots = {name for kind in asyncpg.Connection.__mro__ for name in getattr(kind, "__slots__", ())}
     assert {

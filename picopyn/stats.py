@@ -86,21 +86,61 @@ class NodeStats:
         return self.idle + self.in_use + self.connecting
 
 
+#: Why a server is polled that was asked to tell of changes.
+FallbackReason = Literal[
+    "silent",  # it took the start-up key, and told nothing
+    "refused",  # it let nobody in who sends the start-up key
+    "malformed",  # it told something that is not understood
+    "contradicted",  # its tables contradict what it told, for longer than they may lag behind
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PushStats:
+    """The changes of the topology that a server tells by itself.
+
+    Attributes:
+        active: Whether the server tells of changes now, and is believed; else it is polled.
+        address: `host:port` of the node that is listened to, or polled; None while there is no connection.
+        events: Events received, those of snapshots included.
+        last_event_age: Seconds since the last of them; None before the first.
+        snapshots: Connections that began with a snapshot of what there is.
+        checks: Times the connection was only asked whether it lives, where a polled one would have been read over.
+        fallbacks: Reason → times that a server was polled from then on; see `FallbackReason`.
+    """
+
+    active: bool = False
+    address: str | None = None
+    events: int = 0
+    last_event_age: float | None = None
+    snapshots: int = 0
+    checks: int = 0
+    fallbacks: Mapping[FallbackReason, int] = field(default_factory=dict)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopologyStats:
     """The refreshing of the topology.
 
     Attributes:
-        refreshes: Refreshes that succeeded.
+        refreshes: Refreshes that succeeded, checks of a connection that is listened to included.
         failures: Refreshes that brought nothing.
-        age: Seconds since the last refresh that succeeded; None before the first.
+        age: Seconds since what is known was read, told or confirmed last; None before the first time.
         version: Version of the snapshot in use.
+        push: Changes that a server tells by itself; None where no server is asked to (it is not Picodata, or the
+            source is one of your own).
     """
 
     refreshes: int = 0
     failures: int = 0
     age: float | None = None
     version: int = 0
+    push: PushStats | None = None
+
+    @property
+    def mode(self) -> Literal["push", "polling"]:
+        """Whether the server tells of changes, or is asked."""
+        return "push" if self.push is not None and self.push.active else "polling"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -64,7 +64,7 @@ async def assemble(
     first = await introduce(settings, make_dialer, rng)
     dialer, dialect = first.dialer, first.dialect
     seeds = [(endpoint.host, endpoint.port or 0) for endpoint in first.endpoints]
-    reach = Reach(dialer, dialect, seeds, settings.connect_timeout, lambda: control.snapshot, rng, first.connection)
+    reach = Reach(dialer, dialect, seeds, settings.connect_timeout, lambda: control.marked, rng, first.connection)
     household = Household(dialer=dialer, dialect=dialect, reach=reach)
     keep(household)
     if first.connection is not None:

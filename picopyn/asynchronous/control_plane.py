@@ -173,6 +173,11 @@ class ControlPlane:
         return self.tracker.topology.snapshot
 
     @property
+    def marked(self) -> TopologySnapshot:
+        """The newest snapshot, as the engine has it: it shows which nodes are drained."""
+        return self.snapshot if self._cluster is None else self._cluster.snapshot
+
+    @property
     def leaders(self) -> LeaderTable | None:
         """Who leads tablets; None where there are none, or calls are not to go to their leaders."""
         return self.metadata.leaders if isinstance(self.metadata, TabletLearner) else None
@@ -218,6 +223,12 @@ class ControlPlane:
             self.tracker.trigger()
             return self.tracker.next_look
         return self._on_demand.ask(self._cluster)
+
+    def leave(self, node: Node) -> None:
+        """A node is drained: what reads the topology, or listens for changes of it, goes to another one."""
+        if isinstance(self._source, ConnectedSource):
+            self._source.move(node.host, node.port)
+            self.look_again()
 
     def _look_soon(self) -> None:
         self.look_again()

@@ -175,6 +175,7 @@ class PoolFacade(Generic[L]):
         cluster = self._cluster
         node = find(wanted, cluster.snapshot)
         cluster.drain(node, grace)
+        self._control.leave(node)
         await cluster.vacated(node.uuid)
 
     def _check_open(self) -> None:

@@ -8,7 +8,8 @@ word, and only one that answers is sent credentials.
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
+from functools import partial
 from random import Random
 from typing import TypeVar
 
@@ -20,6 +21,8 @@ from picopyn.routing.host_roles import Host
 from picopyn.topology import Node, TopologySnapshot
 
 T = TypeVar("T")
+#: Connects to one address.
+Dial = Callable[[Address], Awaitable[Connection]]
 
 _LOG = logging.getLogger("picopyn.asynchronous.reach")
 
@@ -66,7 +69,8 @@ class Reach:
             AuthenticationFailed: A node refused the credentials; no other one was asked.
             NoNodeAvailable: No address answered; it lists the reason of each.
         """
-        return await self._connect(purpose, [self._shuffled(group) for group in groups])
+        shuffled = [self._shuffled(group) for group in groups]
+        return await self._connect(shuffled, partial(self._dialer.dial, purpose=purpose))
 
     def plain(self, address: Address) -> Connection | None:
         """The connection that exists already, if it leads there; for servers whose connections serve every purpose."""
@@ -91,12 +95,26 @@ class Reach:
         return None if introduced is None or introduced.is_closed() else introduced
 
     async def topology_news(self, on_notice: Callable[[str], None]) -> Connection | None:
-        """A connection to read the topology with, whose server is asked to tell what changes; or None."""
-        return await self._quietly(Purpose.TOPOLOGY_NEWS, self._by_leadership(leaders_last=False), on_notice)
+        """A connection to read the topology with, whose server is asked to tell what changes; or None.
+
+        One that does not let in who asks is connected to without asking: that connection's `on_notice` is None.
+        """
+
+        async def dial(address: Address) -> Connection:
+            try:
+                return await self._dialer.dial(address, Purpose.TOPOLOGY_NEWS, on_notice)
+            except TimeoutError:
+                raise
+            except Exception as error:
+                _LOG.debug("not let in when asking for news: %s", self._reason(error, address))
+            return await self._dialer.dial(address, Purpose.TOPOLOGY)
+
+        return await self._quietly(Purpose.TOPOLOGY_NEWS, self._by_leadership(leaders_last=False), dial)
 
     async def metadata(self, on_notice: Callable[[str], None]) -> Connection | None:
         """A connection to ask about statements with, to a node that leads nobody if there is one; or None."""
-        return await self._quietly(Purpose.METADATA, self._by_leadership(leaders_last=True), on_notice)
+        dial = partial(self._dialer.dial, purpose=Purpose.METADATA, on_notice=on_notice)
+        return await self._quietly(Purpose.METADATA, self._by_leadership(leaders_last=True), dial)
 
     async def to(self, node: Node) -> Connection | None:
         """A connection to ask one node whether it leads; or None when it cannot be reached."""
@@ -132,23 +150,21 @@ class Reach:
         return shuffled
 
     async def _quietly(
-        self, purpose: Purpose, groups: Sequence[Sequence[Address]], on_notice: Callable[[str], None] | None = None
+        self, purpose: Purpose, groups: Sequence[Sequence[Address]], dial: Dial | None = None
     ) -> Connection | None:
         try:
-            return await self._connect(purpose, groups, on_notice)
+            return await self._connect(groups, dial or partial(self._dialer.dial, purpose=purpose))
         except (NoNodeAvailable, AuthenticationFailed) as error:
             _LOG.debug("no connection for %s: %s", purpose.value, error)
             return None
 
-    async def _connect(
-        self, purpose: Purpose, groups: Sequence[Sequence[Address]], on_notice: Callable[[str], None] | None = None
-    ) -> Connection:
+    async def _connect(self, groups: Sequence[Sequence[Address]], dial: Dial) -> Connection:
         failed: dict[Address, str] = {}
         connection: Connection | None = None
         asked = [group for group in groups if group]
         answering = awake(asked, self._connect_timeout, failed, self._dialer.names, self._dialer.knock)
         try:
-            connection = await self._first(answering, purpose, on_notice, failed)
+            connection = await self._first(answering, dial, failed)
         finally:
             await _finish(answering, connection)
         if connection is not None:
@@ -159,13 +175,12 @@ class Reach:
     async def _first(
         self,
         answering: AsyncGenerator[Address, None],
-        purpose: Purpose,
-        on_notice: Callable[[str], None] | None,
+        dial: Dial,
         failed: dict[Address, str],
     ) -> Connection | None:
         async for address in answering:
             try:
-                return await self._dialer.dial(address, purpose, on_notice)
+                return await dial(address)
             except Exception as error:
                 failed[address] = self._reason(error, address)
         return None

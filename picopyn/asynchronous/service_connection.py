@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
 import asyncpg
@@ -59,6 +59,10 @@ class ServiceConnection(Protocol):
 
     def is_closed(self) -> bool:
         """Whether the connection is known to be gone."""
+        ...
+
+    def add_termination_listener(self, callback: Callable[[Any], None]) -> None:
+        """Call back, with the connection, once it is gone."""
         ...
 
     async def close(self, *, timeout: float | None = None) -> None:

@@ -19,6 +19,7 @@ from picopyn.asynchronous.leader_finder import FindsLeaders, LeaderMemory
 from picopyn.asynchronous.service_connection import ServiceConnection, drop, say_goodbye
 from picopyn.dialects.picodata.addresses import AddressMap
 from picopyn.errors import NoNodeAvailable, UsageError
+from picopyn.stats import PushStats
 from picopyn.topology import Event, EventBatch, EventInstance, EventLeader, vanished
 
 #: Seconds the server has for one answer to a topology query.
@@ -61,6 +62,14 @@ class TopologySource(ABC):
     async def refresh(self) -> None:
         """Make sure that what is known is current, and emit what is new; raises when that is not possible."""
 
+    async def check(self) -> None:
+        """What the timer asks for, without any sign of a change. A source that is told of changes may do with less."""
+        await self.refresh()
+
+    def push_stats(self) -> PushStats | None:
+        """How it goes with changes that a server tells by itself; None for a source that asks for none."""
+        return None
+
     @abstractmethod
     async def close(self) -> None:
         """Close what is open; nothing is emitted afterwards."""
@@ -86,6 +95,7 @@ class ConnectedSource(TopologySource):
         self._epoch = 0
         self._sequence = 0
         self._closed = False
+        self._moving = False
 
     def listen(self, emit: Callable[[EventBatch], None]) -> None:
         """Set who takes the batches; a source that was closed begins anew."""
@@ -96,6 +106,10 @@ class ConnectedSource(TopologySource):
         """A node is down: a connection to it is dropped, and a refresh that waits for its answer fails at once."""
         if getattr(self._connection, "endpoint", None) == (host, port):
             self._give_up()
+
+    def move(self, host: str, port: int) -> None:
+        """A node is to be left in peace: a connection to it is replaced at the next refresh."""
+        self._moving = self._moving or getattr(self._connection, "endpoint", None) == (host, port)
 
     async def close(self) -> None:
         """Close the connection."""
@@ -110,7 +124,7 @@ class ConnectedSource(TopologySource):
         self._give_up()
 
     async def _current_connection(self) -> ServiceConnection:
-        if self._connection is not None and not self._connection.is_closed():
+        if self._lives and self._connection is not None:
             return self._connection
         self._give_up()
         connection = await self._connect()
@@ -122,8 +136,13 @@ class ConnectedSource(TopologySource):
         self._use(connection)
         return connection
 
+    @property
+    def _lives(self) -> bool:
+        """Whether there is a connection that can be used on, as far as known."""
+        return self._connection is not None and not self._connection.is_closed() and not self._moving
+
     def _use(self, connection: ServiceConnection) -> None:
-        self._connection = connection
+        self._connection, self._moving = connection, False
         self._begin_connection()
         self._begin_epoch()
 

@@ -118,7 +118,13 @@ class TopologyTracker:
         snapshot = self.topology.snapshot
         age = None if snapshot.refreshed_at is None else snapshot.age(self._now())
         record = self._record
-        return TopologyStats(refreshes=record.successes, failures=record.failures, age=age, version=snapshot.version)
+        return TopologyStats(
+            refreshes=record.successes,
+            failures=record.failures,
+            age=age,
+            version=snapshot.version,
+            push=self._source.push_stats(),
+        )
 
     @property
     def next_look(self) -> int:
@@ -168,6 +174,7 @@ class TopologyTracker:
         """
         if self._phase is _Phase.STOPPED:
             return
+        self._clock.ask()
         await self._refreshes.run()
         await self._announcer.told()
 
@@ -232,11 +239,12 @@ class TopologyTracker:
             await self._refreshes.run()
 
     async def _refresh(self) -> None:
-        """One refresh: the job of the single flight."""
+        """One refresh: the job of the single flight. Where the timer alone asked for it, a check will do."""
         number = self._refreshes.begun
+        look = self._source.refresh if self._clock.take_request() else self._source.check
         try:
             with stray_cancellations_are_errors():
-                await self._source.refresh()
+                await look()
         except Exception as error:
             self._record.failed(error)
             self._clock.ended(self._log_failure(error))
@@ -315,13 +323,23 @@ class _RefreshClock:
         self._rng = rng
         self._stretch = self._draw()
         self._triggered = False
+        self._asked = True
         self._changed = asyncio.Event()
         self._last_begin = -math.inf
         self._last_end = -math.inf
 
     def trigger(self) -> None:
-        self._triggered = True
+        self._triggered = self._asked = True
         self._changed.set()
+
+    def ask(self) -> None:
+        """Somebody wants the next refresh, whatever the timer says."""
+        self._asked = True
+
+    def take_request(self) -> bool:
+        """Whether somebody wants the refresh that begins now, and not the timer alone."""
+        asked, self._asked = self._asked, False
+        return asked
 
     def change_interval(self, seconds: float) -> None:
         if seconds != self.interval:
@@ -331,6 +349,7 @@ class _RefreshClock:
     def ended(self, failures: int) -> None:
         """A refresh of any kind has ended, the given number of failures in a row behind us."""
         self.failures = failures
+        self._asked = self._asked or failures > 0
         self._stretch = self._draw()
         self._last_end = asyncio.get_running_loop().time()
 

@@ -133,6 +133,7 @@ class ScriptedConnection:
         self._notices: dict[str, list[str]] = {}
         self._fallback: Answer | None = None
         self._closed = False
+        self._listeners: list[Callable[[Any], None]] = []
         self._hanging: asyncio.Task[Any] | None = None
         self._busy = False
 
@@ -200,6 +201,10 @@ class ScriptedConnection:
         """Whether it was closed or terminated."""
         return self._closed
 
+    def add_termination_listener(self, callback: Callable[[Any], None]) -> None:
+        """Call back, with the connection, once it is gone; soon, as asyncpg does."""
+        self._listeners.append(callback)
+
     async def close(self, *, timeout: float | None = None) -> None:
         """Close."""
         self.closed_politely = not self._closed
@@ -207,6 +212,9 @@ class ScriptedConnection:
 
     def terminate(self) -> None:
         """Drop the connection: what is under way fails as it does in asyncpg."""
+        listeners, self._listeners = self._listeners, []
+        for callback in listeners:
+            asyncio.get_running_loop().call_soon(callback, self)
         self._closed = True
         if self._hanging is not None:
             self._hanging.cancel()

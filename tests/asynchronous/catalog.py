@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import asyncpg
 
-from picopyn.dialects.picodata import discovery
+from picopyn.dialects.picodata import PicodataDialect, discovery
 from picopyn.testing.scripted_connection import Answer, ScriptedConnection, table
 
 #: The class asyncpg raises for XX000, the SQLSTATE Picodata uses for nearly everything.
@@ -46,6 +46,7 @@ class Cluster:
         connection.when(discovery.INSTANCES, lambda: self.instance_rows())
         connection.when(discovery.TIERS, lambda: table("name bucket_count", *self.tiers.items()))
         connection.when(discovery.BUCKETS, self.bucket_rows)
+        connection.when(PicodataDialect().probe_question, table("QUERY PLAN", ('projection (1::int -> "col_1")',)))
         return connection
 
     def replicaset_rows(self) -> Answer:

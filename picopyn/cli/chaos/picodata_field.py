@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import quote
@@ -167,7 +167,7 @@ class PicodataField:
         self._cluster.shutdown()
 
 
-_DONE = {
+_DONE: Mapping[Act, Callable[[PicodataCluster, str], object]] = {
     Act.KILL: PicodataCluster.kill,
     Act.STOP: PicodataCluster.stop,
     Act.FREEZE: PicodataCluster.freeze,

@@ -93,11 +93,16 @@ class CatalogView:
     Attributes:
         speaks: Whether the server tells anything at all.
         doubt: Why nothing told counts any more; empty while it does.
+        contradicted: Whether that is because of what was read.
+        complete: Whether everything in the last reading is told as well, and nothing told contradicts it: then nothing
+            is missed without reading.
     """
 
     def __init__(self, address_map: AddressMap | None = None) -> None:
         self.speaks = False
         self.doubt = ""
+        self.contradicted = False
+        self.complete = False
         self._address_map = address_map
         self._known: dict[_Key, _Known] = {}
         self._dirty: dict[_Key, None] = {}
@@ -123,6 +128,7 @@ class CatalogView:
     def disbelieve(self, why: str) -> None:
         """Let nothing count that was told; only readings do from now on."""
         self.doubt = why
+        self.complete = False
         self._known, self._dirty, self._runs, self._owners = {}, {}, [], {}
 
     @property
@@ -156,15 +162,21 @@ class CatalogView:
             now: The moment of reading, for the patience with contradictions.
         """
         rows, others = _sorted_apart(events)
-        if not self.speaks or self.doubt:
+        if self.doubt:
+            return (*rows.values(), *others)
+        if not self.speaks:  # it may begin to
+            self._known = {key: _Known(row, seen=True) for key, row in rows.items()}
             return (*rows.values(), *others)
         maps = {event.tier: event for event in others if isinstance(event, EventBuckets)}
         wrong = self._misfit(others)
         runs = [] if wrong else self._take_runs()
-        wrong = wrong or self._lasting(self._differences(rows, maps), now)
+        if not wrong:
+            wrong = self._lasting(self._differences(rows, maps), now)
+            self.contradicted = bool(wrong)
         if wrong:
             self.disbelieve(wrong)
             return (*rows.values(), *others)
+        self.complete = not self._contradictions and self._covers(rows, others)
         for key in rows.keys() - self._known.keys():
             self._known[key] = _Known()
         for key, known in list(self._known.items()):
@@ -242,6 +254,22 @@ class CatalogView:
             if count is not None and event.ranges[-1].last > count:
                 return f"it tells of bucket {event.ranges[-1].last} of tier {event.tier!r}, which has {count}"
         return ""
+
+    # what goes without reading
+
+    def _covers(self, rows: Iterable[_Key], others: Iterable[Event]) -> bool:
+        """Whether who leads, which state every instance has and who owns each bucket is told."""
+        for kind, uuid in rows:
+            known = self._known.get((kind, uuid))
+            if known is None or ("current_master_uuid" if kind == "replicaset" else "current_state") not in known.told:
+                return False
+        return all(self._owns(event) for event in others if isinstance(event, EventTier))
+
+    def _owns(self, tier: EventTier) -> bool:
+        if tier.bucket_count is None or tier.name not in self._owners:
+            return tier.bucket_count == 0
+        owners = self._owners[tier.name].published(tier.name, None).owners
+        return len(owners) > tier.bucket_count and None not in owners[1:]
 
     # contradictions
 

@@ -78,8 +78,8 @@ class InstanceBackend:
         return self._execution.start(statement, values, start)
 
     def follow(self, session: Session, start: StartUp) -> list[str]:
-        """The topology and what becomes of it, for clients that read version 1, where the cluster is made so."""
-        if start.catalog_cdc != "1" or not self._cluster.shape.topology_notices:
+        """The topology and what becomes of it, for clients that read version 1."""
+        if start.catalog_cdc != "1":
             return []
         return self._feed.join(session, self._host.instance.name, session.tell)
 

@@ -17,15 +17,26 @@ from typing import Any
 
 from picopyn.testing.picodata.cluster import Cluster
 from picopyn.testing.picodata.model import BucketMap
+from picopyn.testing.picodata.planner.errors import ServerError
+from picopyn.testing.picodata.startup import TurnedAway
+
+#: What becomes of clients that ask to be told: `"told"`, `"ignored"` as any unknown wish, `"refused"` with an error, or
+#: `"closed"` without a word, as after a wish that is not understood.
+MANNERS = ("told", "ignored", "refused", "closed")
 
 #: Rows of one map by key: each a mapping of the fields a client may be told.
 _Rows = dict[str, dict[str, str]]
 
 
 class CatalogFeed:
-    """Owner: the server process, which calls `changed` after every change of the system tables."""
+    """Owner: the server process, which calls `changed` after every change of the system tables.
+
+    Attributes:
+        manner: What becomes of clients that ask; one of `MANNERS`.
+    """
 
     def __init__(self, cluster: Cluster) -> None:
+        self.manner = "told" if cluster.shape.topology_notices else "ignored"
         self._cluster = cluster
         self._listeners: dict[Hashable, tuple[str, Callable[[list[str]], None]]] = {}
         self._muted: set[str] = set()
@@ -37,7 +48,18 @@ class CatalogFeed:
         self._owners: dict[str, list[str]] = {}
 
     def join(self, client: Hashable, instance: str, tell: Callable[[list[str]], None]) -> list[str]:
-        """Tell a client of an instance what changes from now on; gives what it is told first."""
+        """Tell a client of an instance what changes from now on; gives what it is told first.
+
+        Raises:
+            ServerError: It is refused.
+            TurnedAway: It is refused without a word.
+        """
+        if self.manner == "ignored":
+            return []
+        if self.manner == "refused":
+            raise ServerError("42704", 'unrecognized configuration parameter "picodata_catalog_cdc"')
+        if self.manner == "closed":
+            raise TurnedAway("picodata_catalog_cdc")
         self._listeners[client] = instance, tell
         return list(self._snapshot())
 

@@ -34,6 +34,7 @@ ORDERS = frozenset(
         "lose_bucket",
         "inject_error",
         "mute_notices",
+        "set_notices",
         "advertise",
         "execute",
         "create_user",

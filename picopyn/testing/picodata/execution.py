@@ -63,6 +63,7 @@ class Execution:
         self._check_rights(statement, start.user)
         if statement.kind == "explain":
             lines = statement.explain_lines(values)
+            self._host.tally.here["explain"] += 1
             return Result([(line,) for line in lines], len(lines))
         slots = self._host.slots
         deadline = asyncio.get_running_loop().time() + self._cluster.shape.statement_timeout

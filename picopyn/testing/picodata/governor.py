@@ -9,6 +9,7 @@ planned switch, what a returning instance becomes).
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
@@ -52,11 +53,11 @@ class Governor:
             self.elect(self._cluster.replicasets[instance.replicaset])
             await self._tell()
 
-    async def switch(self, instance: Instance) -> None:
-        """Make this instance the master, in an orderly way: writes are refused for a moment."""
+    async def switch(self, instance: Instance) -> float:
+        """Make this instance the master, in an orderly way: writes are refused for a moment; gives when it was."""
         home = self._cluster.replicasets[instance.replicaset]
         if home.current_master == instance.name:
-            return
+            return time.monotonic()
         home.target_master = instance.name
         home.read_only = True
         try:
@@ -66,7 +67,9 @@ class Governor:
             home.read_only = False
         if instance.online:
             self._crown(home, instance.name)
+        moment = time.monotonic()
         await self._tell()
+        return moment
 
     def elect(self, home: Replicaset) -> None:
         """Find a new master if the present one is not Online; without a candidate nothing changes."""

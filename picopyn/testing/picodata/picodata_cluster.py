@@ -270,9 +270,14 @@ class PicodataCluster:
         """Start a dead instance on its old address; with `wait` this returns when it serves and is Online."""
         self._order("restart", name=name, wait=wait)
 
-    def promote(self, name: str, *, wait: bool = True) -> None:
-        """Make this instance the master by a planned switch; with `wait` this returns when it is done."""
-        self._order("promote", name=name, wait=wait)
+    def promote(self, name: str, *, wait: bool = True) -> float | None:
+        """Make this instance the master by a planned switch; with `wait` this returns when it is done.
+
+        Returns:
+            `time.monotonic()` of this machine when it became the master; None without `wait`.
+        """
+        moment: float | None = self._order("promote", name=name, wait=wait)
+        return moment
 
     def inject_error(self, instance: str, message: str, *, sqlstate: str = "XX000", times: int = 1) -> None:
         """Let the next statements on sharded tables at an instance fail with this error, without effect."""
@@ -335,6 +340,15 @@ class PicodataCluster:
     def mute_notices(self, name: str, muted: bool = True) -> None:
         """Let an instance tell nothing of the topology any more although it answers (with `topology_notices`)."""
         self._order("mute_notices", name=name, muted=muted)
+
+    def set_notices(self, manner: str) -> None:
+        """What becomes of clients that ask, from now on, to be told of changes of the topology.
+
+        Args:
+            manner: `"told"`; `"ignored"`, as every real server does so far; `"refused"` with an error; or `"closed"`
+                without a word. Clients that are told already go on being told.
+        """
+        self._order("set_notices", manner=manner)
 
     def bucket_of(self, table: str, *values: Any) -> int:
         """Bucket of a row, from its sharding key's values in the key's order."""

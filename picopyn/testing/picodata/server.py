@@ -15,7 +15,7 @@ from uuid import UUID
 from picopyn.testing.picodata import cluster as state
 from picopyn.testing.picodata import system_tables
 from picopyn.testing.picodata.backend import InstanceBackend
-from picopyn.testing.picodata.catalog_feed import CatalogFeed
+from picopyn.testing.picodata.catalog_feed import MANNERS, CatalogFeed
 from picopyn.testing.picodata.cluster import Cluster
 from picopyn.testing.picodata.ddl import Schema
 from picopyn.testing.picodata.execution import Execution
@@ -203,14 +203,13 @@ class Server:
         await self._publisher.publish()
         return home.current_master
 
-    async def promote(self, name: str, wait: bool = True) -> None:
-        """Make an instance the master of its replicaset."""
+    async def promote(self, name: str, wait: bool = True) -> float | None:
+        """Make an instance the master of its replicaset; gives the machine's monotonic time when it was."""
         instance = self._host(name).instance
         if not instance.online:
             raise ControlError(f"{name} is not Online")
         job = self._later(self._governor.switch(instance))
-        if wait:
-            await job
+        return await job if wait else None
 
     async def add_instance(self, replicaset: str | None = None, tier: str | None = None) -> str:
         """A further instance; without a replicaset in a new one, of this tier or the default one."""
@@ -327,6 +326,12 @@ class Server:
     async def mute_notices(self, name: str, muted: bool = True) -> None:
         """Let an instance tell nothing of the topology any more, although it goes on answering; or again."""
         self._feed.mute(self._host(name).instance.name, muted)
+
+    async def set_notices(self, manner: str) -> None:
+        """What becomes, from now on, of clients that ask to be told of the topology."""
+        if manner not in MANNERS:
+            raise ControlError(f"notices are {', '.join(MANNERS)}, not {manner!r}")
+        self._feed.manner = manner
 
     async def advertise(self, name: str, address: str | None) -> None:
         """Let an instance advertise another address than its own; None: its own again."""

@@ -69,7 +69,10 @@ class Backend(Protocol):
         ...
 
     def follow(self, session: Session, start: StartUp) -> list[str]:
-        """What a client that asked for it is told of the topology now; `tell` is called with what comes later."""
+        """What a client that asked for it is told of the topology now; `tell` is called with what comes later.
+
+        Raises ServerError or TurnedAway where whoever asks is not let in.
+        """
         ...
 
     def joined(self, session: Session) -> None:
@@ -210,8 +213,14 @@ class Session(asyncio.Protocol):
             if not self._backend.note_login(self._start.user, self._exchange.verdict):
                 self._refuse(self._start.user)
                 return False
+            try:
+                told = self._backend.follow(self, self._start)
+            except ServerError as error:
+                self._send(wire.error_response(error.sqlstate, error.message))
+                self.end()
+                return False
             self._phase = self._converse
-            self._send(_HELLO, *map(wire.notice_response, self._backend.follow(self, self._start)), wire.READY)
+            self._send(_HELLO, *map(wire.notice_response, told), wire.READY)
         self._flush()
         return True
 

@@ -172,7 +172,7 @@ async def test_a_node_behind_a_dead_link_is_found_and_found_again(
     with ExitStack() as stack:
         members = await target.members()
         proxied = Proxied(target, {m.endpoint: stack.enter_context(FaultProxy(*m.endpoint)) for m in members})
-        pool = await open_pool(proxied.dsn, address_map=proxied.address_map, on_event=states)
+        pool = await open_pool(proxied.dsn, address_map=proxied.address_map, on_event=states, acquire_timeout=60)
         await cluster.learn(pool)
         proxy = proxied.proxies[cluster.wounded.endpoint]
         getattr(proxy, how)()

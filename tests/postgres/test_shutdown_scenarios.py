@@ -175,8 +175,9 @@ async def test_a_second_close_waits_for_the_first(pool_class: Any, postgres: Pos
     """Whatever its own grace; when one returns, the pool is closed."""
     pool = await pool_class(of(postgres, "twice")).open()
     held = await pool.acquire()
-    first = asyncio.create_task(pool.close(grace=5))
-    await asyncio.sleep(0)
+    first = asyncio.create_task(pool.close(grace=20))
+    while "closed" not in repr(pool):  # a thread may begin later than the next one
+        await asyncio.sleep(0.001)
     second = asyncio.create_task(pool.close(grace=0))
     third = asyncio.create_task(pool.close())
     await asyncio.sleep(0.1)

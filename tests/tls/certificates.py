@@ -45,7 +45,7 @@ class Authority:
         self._stem = name.lower().replace(" ", "-")
         self._key = ec.generate_private_key(ec.SECP256R1())
         self._name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-        builder = _certificate(self._name, self._name, self._key, timedelta(days=1))
+        builder = _certificate(self._name, self._name, self._key, self._key, timedelta(days=1))
         usage = x509.KeyUsage(
             digital_signature=True, key_cert_sign=True, crl_sign=True, content_commitment=False, key_encipherment=False,
             data_encipherment=False, key_agreement=False, encipher_only=False, decipher_only=False,
@@ -68,7 +68,7 @@ class Authority:
         key = ec.generate_private_key(ec.SECP256R1())
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common_name or "somebody")])
         lifetime = timedelta(days=-1) if expired else timedelta(days=1)
-        builder = _certificate(subject, self._name, key, lifetime)
+        builder = _certificate(subject, self._name, key, self._key, lifetime)
         alternatives = [x509.DNSName(name) for name in names] + [x509.IPAddress(ip_address(a)) for a in addresses]
         if alternatives:
             builder = builder.add_extension(x509.SubjectAlternativeName(alternatives), critical=False)
@@ -95,9 +95,16 @@ class Authority:
 
 
 def _certificate(
-    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey, lifetime: timedelta
+    subject: x509.Name,
+    issuer: x509.Name,
+    key: ec.EllipticCurvePrivateKey,
+    issuers_key: ec.EllipticCurvePrivateKey,
+    lifetime: timedelta,
 ) -> x509.CertificateBuilder:
+    """What Python 3.13 asks of every certificate is there: it says whose key it has, and whose key has signed it."""
     now = datetime.now(UTC)
+    subject_key = x509.SubjectKeyIdentifier.from_public_key(key.public_key())
+    authority_key = x509.AuthorityKeyIdentifier.from_issuer_public_key(issuers_key.public_key())
     return (
         x509.CertificateBuilder()
         .subject_name(subject)
@@ -106,4 +113,6 @@ def _certificate(
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - timedelta(days=2))
         .not_valid_after(now + lifetime)
+        .add_extension(subject_key, critical=False)
+        .add_extension(authority_key, critical=False)
     )

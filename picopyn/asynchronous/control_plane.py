@@ -226,8 +226,7 @@ class ControlPlane:
 
     def leave(self, node: Node) -> None:
         """A node is drained: what reads the topology, or listens for changes of it, goes to another one."""
-        if isinstance(self._source, ConnectedSource):
-            self._source.move(node.host, node.port)
+        if isinstance(self._source, ConnectedSource) and self._source.move(node.host, node.port):
             self.look_again()
 
     def _look_soon(self) -> None:

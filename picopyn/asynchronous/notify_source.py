@@ -46,7 +46,7 @@ READ_INTERVAL = 60.0
 #: In between, a server has so long to show that it lives (seconds); then another one is asked.
 CHECK_TIMEOUT = 2.0
 #: A server that tells, and closes the connection before it was that old (seconds), is not replaced at once.
-SHORT_LIFE = 1.0
+SHORT_LIFE = 0.5
 #: Shows that a server lives.
 _QUESTION = PicodataDialect().probe_question
 
@@ -114,7 +114,7 @@ class NotifyTopologySource(PollingTopologySource):
             NoNodeAvailable: No node could be reached; nothing is emitted.
             Exception: Replicasets or instances could not be read; nothing is emitted, the connection is closed.
         """
-        if self._listening.wants_a_teller and self._lives:
+        if self._listening.provisional and self._lives:
             await self._look_for_a_teller()
         await super().refresh()
 
@@ -125,11 +125,14 @@ class NotifyTopologySource(PollingTopologySource):
             NoNodeAvailable: No node could be reached; nothing is emitted.
             Exception: As for `refresh`.
         """
-        if self._listening.may_rest and self._lives and await self._answers():
+        listening = self._listening
+        if listening.may_rest and self._lives and await self._answers() and listening.may_rest:
             self._sequence += 1
             self.emit(EventBatch((), self._epoch, self._sequence))
-        else:
-            await self.refresh()
+            return
+        if listening.wants_to_come_back and self._lives:
+            await self._look_for_a_teller()
+        await self.refresh()
 
     async def close(self) -> None:
         """Close the connection; nothing is emitted any more."""
@@ -277,9 +280,9 @@ class _Listening:
         return self.view is not None and self.view.speaks and not self.view.doubt
 
     @property
-    def wants_a_teller(self) -> bool:
-        """Whether it is time to look for a server that tells."""
-        return self.provisional or (not self.hears and self.record.comeback_due)
+    def wants_to_come_back(self) -> bool:
+        """Whether a server is polled, and it is time to look for one that tells."""
+        return not self.hears and self.record.comeback_due
 
     @property
     def may_rest(self) -> bool:

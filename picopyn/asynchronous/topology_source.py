@@ -107,9 +107,10 @@ class ConnectedSource(TopologySource):
         if getattr(self._connection, "endpoint", None) == (host, port):
             self._give_up()
 
-    def move(self, host: str, port: int) -> None:
-        """A node is to be left in peace: a connection to it is replaced at the next refresh."""
+    def move(self, host: str, port: int) -> bool:
+        """A node is to be left in peace: a connection to it is replaced at the next refresh; gives if there is one."""
         self._moving = self._moving or getattr(self._connection, "endpoint", None) == (host, port)
+        return self._moving
 
     async def close(self) -> None:
         """Close the connection."""

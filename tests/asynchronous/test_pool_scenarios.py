@@ -122,7 +122,7 @@ async def test_pool_outage_longer_than_backoff(
             proxy.refuse()
             proxy.cut()
             await asyncio.sleep(0.05)
-            until = time.monotonic() + (8 if full_size else 2)
+            until = time.monotonic() + (8 if full_size else 1)
             while time.monotonic() < until:
                 with pytest.raises(NoNodeAvailable) as caught:
                     await pool.fetchval("SELECT 1", timeout=0.3)
@@ -317,7 +317,7 @@ async def test_pool_close_of_one_node_blocks_all(watch: Watch, postgres: Postgre
 
 @pytest.mark.parametrize("facade", FACADES, indirect=True)
 async def test_every_waiter_ends_with_a_result_or_a_clear_error_when_a_server_restarts(
-    pool_class: Any, watch: Watch, postgres: PostgresServer, measured: Measured
+    pool_class: Any, watch: Watch, postgres: PostgresServer, full_size: bool, measured: Measured
 ) -> None:
     """A hundred calls wait while it is away; the first is answered soon after it accepts again."""
     with FaultProxy("127.0.0.1", postgres.port or 0) as proxy:
@@ -336,7 +336,7 @@ async def test_every_waiter_ends_with_a_result_or_a_clear_error_when_a_server_re
             await asyncio.sleep(0.05)
             calls = [asyncio.create_task(call()) for _ in range(100)]
             firsts = []
-            for pause in (0.3, 0.77, 1.5):
+            for pause in (0.3, 0.77, 1.5) if full_size else (0.1, 0.77):
                 await asyncio.sleep(pause)
                 proxy.let_pass()
                 back = time.monotonic()
@@ -430,11 +430,11 @@ class Silent:
 @pytest.mark.parametrize(
     "stage", ["after the startup message", "after AuthenticationOk", "before ReadyForQuery", "after ReadyForQuery"]
 )
-async def test_timeout_accept_never_answer(pool_class: Any, stage: str) -> None:
+async def test_timeout_accept_never_answer(pool_class: Any, stage: str, full_size: bool) -> None:
     """Wherever a server falls silent, the limit holds, and the socket is closed."""
     with ScriptedServer(lambda _: Silent(stage), greet=False) as server:
         dsn = f"{server.dsn}?sslmode=disable"
-        for _ in range(3):
+        for _ in range(3 if full_size else 1):
             pool = pool_class(dsn, dialect="postgres", connect_timeout=0.4, min_size=1)
             began = time.monotonic()
             with pytest.raises((NoNodeAvailable, CallTimeout)):
@@ -497,7 +497,7 @@ async def test_res_timers(watch: Watch, full_size: bool) -> None:
         await pool.fetchval("SELECT 1", timeout=600)
 
         async def work() -> None:
-            for _ in range(5000 if full_size else 250):
+            for _ in range(5000 if full_size else 100):
                 await pool.fetchval("SELECT 1", timeout=600)
                 async with pool.acquire(timeout=600) as connection:
                     await connection.fetchval("SELECT 1", timeout=600)
@@ -530,7 +530,7 @@ async def test_clock_wall_jump(watch: Watch, monkeypatch: pytest.MonkeyPatch, fu
     async with pool:
         await eventually_idle(pool, 2)
         connects = pool.stats().connects
-        ended = time.monotonic() + (5 if full_size else 1.5)
+        ended = time.monotonic() + (5 if full_size else 0.7)
 
         async def work() -> None:
             while time.monotonic() < ended:

@@ -12,7 +12,9 @@ import traceback
 import warnings
 from collections.abc import AsyncIterable, Awaitable, Callable, Generator, Iterable, Sequence
 from types import TracebackType
-from typing import Any
+from typing import Any, Final
+
+import asyncpg
 
 from picopyn.asynchronous.borrowed import CursorFactory, PreparedStatement, Transaction
 from picopyn.asynchronous.brought_rows import Rows
@@ -22,6 +24,9 @@ from picopyn.engine.loan import Loan, Use, no_transactions
 from picopyn.errors import NotSupported, UsageError
 from picopyn.settings import check_timeout
 from picopyn.topology import Node
+
+#: What a borrower may use. A connection has more, which is its pool's: how it is lent, cancelled, let go of.
+_SURFACE: Final = frozenset(dir(asyncpg.Connection))
 
 
 class AcquiredConnection:
@@ -58,8 +63,8 @@ class AcquiredConnection:
         return f"<AcquiredConnection to {self.node.name} ({self.node.address}), {state}>"
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("_"):
-            raise AttributeError(name)
+        if name.startswith("_") or name not in _SURFACE:
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
         attribute: Any = getattr(self._mine(), name)
         return self._passed_on(name, attribute) if inspect.iscoroutinefunction(attribute) else attribute
 

@@ -15,6 +15,7 @@ import pytest
 
 from picopyn.asynchronous import Pool
 from picopyn.asynchronous.acquired import AcquiredConnection
+from picopyn.asynchronous.connection import Connection
 from picopyn.errors import (
     AcquireTimeout,
     CallTimeout,
@@ -51,6 +52,21 @@ async def idle(pool: Pool) -> None:
 
 
 # the surface
+
+
+async def test_what_is_the_pools_cannot_be_reached_through_a_held_connection(pool: Pool) -> None:
+    """How a connection is lent, cancelled and let go of; asyncpg's own methods can, also those not written out here."""
+
+    def public(kind: type) -> set[str]:
+        return {name for name in dir(kind) if not name.startswith("_")}
+
+    async with pool.acquire() as connection:
+        for name in public(Connection) - public(asyncpg.Connection):
+            with pytest.raises(AttributeError, match=name):
+                getattr(connection, name)
+        assert all(callable(getattr(connection, name)) for name in public(asyncpg.Connection))
+        with pytest.raises(AttributeError, match="has no attribute '_protocol'"):
+            connection._protocol  # noqa: B018
 
 
 @pytest.mark.parametrize("facade", FACADES, indirect=True)

@@ -10,29 +10,30 @@ T = TypeVar("T")
 
 
 class ThreadWaiter(Generic[T]):
-    """One waiting thread. It may be woken from any thread, also before it begins to wait."""
+    """One waiting thread. It may be woken from any thread, also before it begins to wait.
 
-    __slots__ = ("_bell", "_decided", "_error", "_guard", "_value")
+    What decides is entered into a dictionary by the first who comes, which takes one call that nothing can fall into;
+    whoever finds his own there rings. Between the two no function is called, so no interruption is looked for.
+    """
+
+    __slots__ = ("_bell", "_decided")
 
     def __init__(self) -> None:
-        self._bell = threading.Lock()
-        self._bell.acquire()
-        self._guard = threading.Lock()
-        self._decided = False
-        self._value: T | None = None
-        self._error: BaseException | None = None
+        self._bell = bell = threading.Lock()
+        self._decided: dict[None, tuple[T | None, BaseException | None]] = {}
+        bell.acquire()
 
     def wake(self, value: T) -> bool:
         """Hand it its value; False when something else was first."""
-        return self._decide(value, None)
+        return self._decide((value, None))
 
     def fail(self, error: BaseException) -> bool:
         """Make its wait raise; False when something else was first."""
-        return self._decide(None, error)
+        return self._decide((None, error))
 
     def abandon(self) -> T | None:
         """The waiting party leaves; a value that already arrived is returned so that it is not lost."""
-        return None if self._decide(None, TimeoutError()) else self._value
+        return None if self._decide((None, TimeoutError())) else self._decided[None][0]
 
     async def wait(self, deadline: float | None) -> T:
         """Block until the value is there.
@@ -40,21 +41,28 @@ class ThreadWaiter(Generic[T]):
         Raises:
             TimeoutError: The deadline came first.
         """
-        timeout = -1.0 if deadline is None else min(max(deadline - time.monotonic(), 0.0), threading.TIMEOUT_MAX)
-        if not self._bell.acquire(timeout=timeout):
-            self._decide(None, TimeoutError())
-        if self._error is not None:
-            raise self._error
-        return self._value  # type: ignore[return-value]
+        if deadline is None:
+            self._bell.acquire()
+        else:
+            left = deadline - time.monotonic()
+            if not self._bell.acquire(timeout=left if 0.0 < left < threading.TIMEOUT_MAX else _limited(left)):
+                self._decide((None, TimeoutError()))
+        value, error = self._decided[None]
+        if error is not None:
+            raise error
+        return value  # type: ignore[return-value]
 
-    def _decide(self, value: T | None, error: BaseException | None) -> bool:
-        rings = False
+    def _decide(self, mine: tuple[T | None, BaseException | None]) -> bool:
+        decided = self._decided
         try:
-            with self._guard:
-                if self._decided:
-                    return False
-                self._value, self._error, self._decided, rings = value, error, True, True
+            decided.setdefault(None, mine)
         finally:  # also for who is interrupted here
-            if rings:
+            first = None in decided and decided[None] is mine
+            if first:
                 self._bell.release()
-        return True
+        return first
+
+
+def _limited(seconds: float) -> float:
+    """What a lock can wait for."""
+    return min(max(seconds, 0.0), threading.TIMEOUT_MAX)

@@ -54,12 +54,11 @@ class Link:
 
     async def ask(self, method: str, query: str, args: tuple[Any, ...], timeout: float | None) -> Any:
         """Send what a pool's method has to send; see the engine's `Link`."""
-        shape = SHAPES.get(method)
-        if shape is None:
+        if method not in SHAPES:
             return self.wire.run(getattr(self.wire, method)(query, *args, timeout=timeout))
-        if method == "execute" and not args:
+        if not args and method == "execute":
             return self.wire.simple_query(query, timeout)
-        limit, with_status = shape
+        limit, with_status = SHAPES[method]
         return self.wire.request_now(query, args, limit, timeout, with_status)
 
     # lending

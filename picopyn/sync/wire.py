@@ -46,7 +46,7 @@ class Wire(Connection):
         stream: Its socket.
     """
 
-    __slots__ = ("_has_limit", "_record_class", "_state", "_telling", "_word", "caller", "stream")
+    __slots__ = ("_has_limit", "_state", "_telling", "_word", "caller", "stream")
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -55,8 +55,6 @@ class Wire(Connection):
         self.caller.on_interruption = partial(_drop_interrupted, ref(self))
         self._state = self.stream.state
         self._has_limit = self._config.command_timeout is not None
-        protocol: Any = self._protocol
-        self._record_class = protocol.get_record_class()
         self._telling: CancelRequest | None = None
         self._word: asyncio.Future[None] | None = None
 
@@ -173,12 +171,13 @@ class Wire(Connection):
     ) -> Any:
         """The same for who has just looked whether it is closed: that is a call into the system, which adds up."""
         protocol: Any = self._protocol
-        statement = None
-        if self._telling is None and not self._query_loggers:
-            statement = self._stmt_cache.get((query, record_class or self._record_class, False))
-        if statement is None or protocol is None:
+        key = query, record_class or self._row_class, False  # what `_known` does, without a call of its own
+        entry = self._entries.get(key)
+        if entry is None or entry._statement.closed or protocol is None or self._telling or self._query_loggers:
             seconds = self._limit_of(timeout)
             return self._request_anew(query, args, limit, timeout, record_class, with_status, seconds)
+        self._entries.move_to_end(key)
+        statement = entry._statement
         deadline = None
         if type(timeout) is float and timeout > 0:
             deadline = time.monotonic() + timeout

@@ -5,8 +5,12 @@ from __future__ import annotations
 import dis
 import functools
 import sys
+import threading
 from types import CodeType, FrameType
 from typing import Any
+
+#: Which of the interpreter's tools it is; none of those with a name.
+_TOOL = 4
 
 
 class Finger:
@@ -38,36 +42,66 @@ class Finger:
         self._rooms = rooms
         self._spared = spared
         self._before: dict[FrameType, int] = {}
+        self._thread = threading.get_ident()
 
     def __enter__(self) -> Finger:
-        sys.settrace(self._frame)
+        if sys.version_info >= (3, 12):  # there, a traced function tells of its instructions from its second call on
+            watch = sys.monitoring
+            watch.use_tool_id(_TOOL, "finger")
+            watch.register_callback(_TOOL, watch.events.INSTRUCTION, self._instruction)
+            watch.restart_events()
+            watch.set_events(_TOOL, watch.events.INSTRUCTION)
+        else:
+            sys.settrace(self._frame)
         return self
 
     def __exit__(self, *_: object) -> None:
-        sys.settrace(None)
+        if sys.version_info >= (3, 12):
+            sys.monitoring.set_events(_TOOL, 0)
+            sys.monitoring.free_tool_id(_TOOL)
+        else:
+            sys.settrace(None)
         self._before.clear()
 
+    def _instruction(self, code: CodeType, offset: int) -> Any:
+        if not self._counts(code):
+            return sys.monitoring.DISABLE  # type: ignore[attr-defined, unused-ignore]
+        if threading.get_ident() == self._thread:
+            self._look(sys._getframe(1), offset)
+        return None
+
     def _frame(self, frame: FrameType, _: str, __: Any) -> Any:
-        code = frame.f_code
-        if code.co_name in self._spared or not any(room in code.co_filename for room in self._rooms):
+        if not self._counts(frame.f_code):
             return None
         frame.f_trace_opcodes = True
         frame.f_trace_lines = False
         return self._step
 
     def _step(self, frame: FrameType, event: str, _: Any) -> Any:
-        if event != "opcode":
-            return self._step
-        before, now = self._before.get(frame), frame.f_lasti
+        if event == "opcode":
+            self._look(frame, frame.f_lasti)
+        return self._step
+
+    def _counts(self, code: CodeType) -> bool:
+        return code.co_name not in self._spared and any(room in code.co_filename for room in self._rooms)
+
+    def _look(self, frame: FrameType, now: int) -> None:
+        """An instruction is about to be executed; press, if the one before it was one after which it is looked."""
+        before = self._before.get(frame)
         self._before[frame] = now
         if before is None or _handler(frame.f_code, before) != _handler(frame.f_code, now):
-            return self._step
-        name = dis.opname[frame.f_code.co_code[before]]
-        if name == "RESUME" or "JUMP_BACKWARD" in name or name.startswith("CALL"):
+            return
+        name = _names(frame.f_code)[before]
+        if name == "RESUME" or "JUMP_BACKWARD" in name or (name.startswith("CALL") and "INTRINSIC" not in name):
             self.left -= 1
             if not self.left:
                 raise self._raised
-        return self._step
+
+
+@functools.cache
+def _names(code: CodeType) -> dict[int, str]:
+    """Offset → name of the instruction."""
+    return {instruction.offset: instruction.opname for instruction in dis.get_instructions(code)}
 
 
 @functools.cache

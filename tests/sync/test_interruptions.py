@@ -144,4 +144,4 @@ def test_at_any_moment(call: Callable[[Connection], Any], opened: Open, full_siz
                 continue
         connection.terminate()
         connection = opened()
-    assert interrupted > 20
+    assert interrupted > 15

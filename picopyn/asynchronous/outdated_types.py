@@ -5,7 +5,7 @@ refuses the new values for as long as it keeps the statement, and nothing is sen
 the statement: it is prepared once more, and what is refused then is wrong.
 
 It leans on asyncpg's internals (`PreparedStatementState`, what closes a statement that has left the cache), guarded by
-`tests/sync/test_contract.py`.
+`tests/sync/test_contract.py` and `tests/postgres/test_short_way.py`.
 """
 
 from __future__ import annotations

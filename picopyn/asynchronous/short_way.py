@@ -17,8 +17,10 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, TypeVar
 
 import asyncpg
-from asyncpg.exceptions import InvalidCachedStatementError, OutdatedSchemaCacheError
+from asyncpg.exceptions import DataError, InvalidCachedStatementError, OutdatedSchemaCacheError
 from asyncpg.protocol import NO_TIMEOUT
+
+from picopyn.asynchronous.outdated_types import give_up, is_refusal
 
 T = TypeVar("T")
 
@@ -57,8 +59,11 @@ class ShortWayConnection(asyncpg.Connection):
             return answer
         return [] if answer is None else [answer]
 
-    def heed(self, error: BaseException) -> bool:
+    def heed(self, error: BaseException, query: str) -> bool:
         """Forget what an error says is outdated; see the engine's `Link`."""
+        if is_refusal(error):
+            entry = self._entries.get((query, self._row_class, False))
+            return entry is not None and give_up(self, entry._statement)
         if isinstance(error, OutdatedSchemaCacheError):  # it was executed, but its answer cannot be read
             self._drop_global_type_cache()
         if isinstance(error, OUTDATED):
@@ -75,6 +80,9 @@ class ShortWayConnection(asyncpg.Connection):
             return await self._protocol.bind_execute(known, args, "", 0, False, timeout)
         except OUTDATED as error:
             await self._renew(error)
+        except DataError as error:
+            if not is_refusal(error) or not give_up(self, known):
+                raise
         return await self._all_within(self._rest(timeout, began), super().fetch, query, *args)
 
     async def fetchrow(self, query: str, *args: Any, timeout: float | None = None, record_class: Any = None) -> Any:
@@ -87,6 +95,9 @@ class ShortWayConnection(asyncpg.Connection):
             rows = await self._protocol.bind_execute(known, args, "", 1, False, timeout)
         except OUTDATED as error:
             await self._renew(error)
+        except DataError as error:
+            if not is_refusal(error) or not give_up(self, known):
+                raise
         else:
             return rows[0] if rows else None
         return await self._all_within(self._rest(timeout, began), super().fetchrow, query, *args)
@@ -101,6 +112,9 @@ class ShortWayConnection(asyncpg.Connection):
             result = await self._protocol.bind_execute(known, args, "", 0, True, timeout)
         except OUTDATED as error:
             await self._renew(error)
+        except DataError as error:
+            if not is_refusal(error) or not give_up(self, known):
+                raise
         else:
             return str(result[1].decode())
         return str(await self._all_within(self._rest(timeout, began), super().execute, query, *args))

@@ -317,10 +317,11 @@ class Executor:
             What the loop does next, and the result where there is one. Otherwise it raises the caller's error.
         """
         request.go_on()
-        outdated = link.heed(error)
-        may_renew = isinstance(error, Exception) and not request.prepared_again
-        if may_renew and (outdated or self._cluster.fault(error) is Fault.STALE_PLAN):
-            return await self._prepare_again(request, pool, link)
+        outdated = link.heed(error, request.query)
+        if isinstance(error, Exception) and not request.prepared_again:
+            stale = self._cluster.fault(error) is Fault.STALE_PLAN
+            if stale or outdated:
+                return await self._prepare_again(request, pool, link, stale=stale)
         self._retries.landed(request)
         ended, request.end_reason = request.end_reason, None
         if not isinstance(error, Exception):
@@ -343,11 +344,17 @@ class Executor:
             return await self._look_again(request, pool.node, error), None
         return await self._act(request, pool.node, error, fault, ended), None
 
-    async def _prepare_again(self, request: Request, pool: NodePool, link: Link) -> tuple[_Verdict, Any]:
-        """The statement was prepared before the schema changed, and nothing was done: once more, freshly prepared."""
+    async def _prepare_again(
+        self, request: Request, pool: NodePool, link: Link, *, stale: bool
+    ) -> tuple[_Verdict, Any]:
+        """The statement was prepared before the schema changed, and nothing was done: once more, freshly prepared.
+
+        What the server calls stale may be so of every statement, and of the route; else the connection knows which one.
+        """
         request.prepared_again = True
-        link.forget_statements()
-        self._router.forget(request.query)
+        if stale:
+            link.forget_statements()
+            self._router.forget(request.query)
         self._journal.retried(pool.node, Fault.STALE_PLAN, request.sent + 1)
         try:
             return _Verdict.ANSWERED, await self._send(request, link)

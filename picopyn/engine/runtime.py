@@ -52,11 +52,15 @@ class Link(Protocol):
         """
         ...
 
-    def heed(self, error: BaseException) -> bool:
-        """A call failed: forget what the error says is outdated.
+    def heed(self, error: BaseException, query: str) -> bool:
+        """A call failed: forget what the error says is outdated, or may be.
+
+        Args:
+            error: How it failed.
+            query: The text of its statement.
 
         Returns:
-            Whether it was the statement as it was prepared, and nothing was done.
+            Whether that is the statement as it was prepared, and nothing was done.
         """
         ...
 

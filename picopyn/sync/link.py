@@ -48,7 +48,7 @@ class Link:
         self.abort: Callable[[], None] = wire.abort
         self.forget_statements: Callable[[], None] = wire.forget_statements
         self.lend: Callable[[], None] = wire.lend
-        self.heed: Callable[[BaseException], bool] = wire.heed
+        self.heed: Callable[[BaseException, str], bool] = wire.heed
 
     # calls, by the names the engine has for them; a node pool has just looked whether the connection is closed
 

@@ -118,7 +118,7 @@ class Link:
         answer: Awaitable[Any] = getattr(self, method)(query, *args, timeout=timeout)
         return answer
 
-    def heed(self, error: BaseException) -> bool:
+    def heed(self, error: BaseException, query: str) -> bool:
         return False
 
     async def fetch(self, query: str, *args: Any, timeout: float | None = None) -> Any:

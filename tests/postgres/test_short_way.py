@@ -15,6 +15,8 @@ from asyncpg import protocol
 
 from picopyn.asynchronous.short_way import ShortWayConnection
 from picopyn.testing import PostgresServer
+from tests.postgres.conftest import OpenPool
+from tests.threads import FACADES
 
 KINDS = [asyncpg.Connection, ShortWayConnection]
 
@@ -282,3 +284,27 @@ def test_what_it_leans_on_is_there() -> None:
     assert callable(protocol.Protocol.is_connected)
     assert callable(protocol.Protocol.get_record_class)
     assert callable(asyncpg.Connection._drop_global_statement_cache)
+
+
+@pytest.mark.parametrize("facade", FACADES, indirect=True)
+async def test_a_parameter_whose_type_was_changed(open_pool: OpenPool, postgres: PostgresServer, admin: Any) -> None:
+    """The kept statements refuse the new values, so they are prepared anew; what is refused then is wrong.
+
+    asyncpg.Pool goes on refusing them for as long as a connection keeps its statement.
+    """
+    insert = "INSERT INTO changing VALUES ($1)"
+    await admin.execute("CREATE TABLE changing (v int)")
+    try:
+        pool = await open_pool(postgres.dsn, dialect="postgres", min_size=3, max_size=3)
+        async with pool.acquire() as one, pool.acquire() as other:
+            for connection in (one, other, pool):
+                await connection.execute(insert, 1)
+            await admin.execute("ALTER TABLE changing ALTER v TYPE text")
+            for connection in (one, other, pool):
+                assert await connection.execute(insert, "x") == "INSERT 0 1"
+                with pytest.raises(asyncpg.DataError, match="expected str, got int"):
+                    await connection.execute(insert, 2)
+                assert await connection.execute(insert, "x") == "INSERT 0 1"
+        assert await pool.fetchval("SELECT count(*) FROM changing") == 9
+    finally:
+        await admin.execute("DROP TABLE changing")

@@ -75,6 +75,7 @@ class Executor:
         self._journal = journal
         self._pools = cluster.pools_by_key
         self._now = cluster.runtime.now
+        self._acquire_timeout = cluster.settings.acquire_timeout
         self._lender = Lender(cluster, dialect, journal)
 
     @property
@@ -183,8 +184,8 @@ class Executor:
         if Capability.SHARDED not in self._dialect.capabilities:
             return None
         if deadline is None:
-            limit = self._cluster.settings.acquire_timeout
-            deadline = None if limit is None else self._cluster.runtime.now() + limit
+            limit = self._acquire_timeout
+            deadline = None if limit is None else self._now() + limit
         try:
             return await self._router.learned(query, deadline)
         except TimeoutError:
@@ -261,7 +262,7 @@ class Executor:
         """Every candidate was tried in vain: wait for a change, but not for long."""
         if self.closed:
             raise request.annotate(PoolClosed("the pool is closed"))
-        patience, now = self._patience(request), self._cluster.runtime.now()
+        patience, now = self._patience(request), self._now()
         if patience is not None and now >= patience:
             raise self._not_acquired(request, "a reachable node") from self._cluster.failure
         pause = now + min(BACK_OFF * 2.0 ** min(rounds, 10), LONGEST_BACK_OFF)
@@ -299,12 +300,14 @@ class Executor:
 
     def _patience(self, request: Request) -> float | None:
         """Until when a call may wait to be sent: its own timeout, else `acquire_timeout` within `command_timeout`."""
-        if request.patience is None:
-            request.patience, limit = request.deadline, self._cluster.settings.acquire_timeout
+        patience, limit = request.patience, self._acquire_timeout
+        if patience is None:
+            patience = request.deadline
             if limit is not None:
-                end = self._cluster.runtime.now() + limit
-                request.patience = end if request.deadline is None else min(end, request.deadline)
-        return request.patience
+                end = self._now() + limit
+                patience = end if patience is None else min(end, patience)
+            request.patience = patience
+        return patience
 
     # failures
 
@@ -371,7 +374,7 @@ class Executor:
         request.tried(node, failures.how_far(Fault.MISROUTED), failures.why(Fault.MISROUTED, error, None))
         self._journal.retried(node, Fault.MISROUTED, request.refusals)
         self._router.doubt(request)
-        patience, now = self._patience(request), self._cluster.runtime.now()
+        patience, now = self._patience(request), self._now()
         if patience is not None and now >= patience:
             raise request.annotate(error)
         version = self._changes.version
@@ -457,7 +460,7 @@ class Executor:
         if self.closed:
             return request.annotate(PoolClosed("the pool was closed while the call waited"))
         own = request.patience == request.deadline
-        limit = request.timeout if own else self._cluster.settings.acquire_timeout
+        limit = request.timeout if own else self._acquire_timeout
         if mode and not request.losses:
             return failures.forbidden(request, mode, limit or 0.0, self._cluster.snapshot, self._cluster.health)
         told = failures.not_acquired(request, awaited, limit or 0.0, self._cluster.snapshot, self._cluster.health)

@@ -56,7 +56,7 @@ KNOWN_WORDS: Final = frozenset(
         "servicefile", "socket_timeout", "ssl", "ssl_max_protocol_version", "ssl_min_protocol_version",
         "ssl_server_name", "sslcert", "sslcrl", "sslkey", "sslmode", "sslnegotiation", "sslpassword", "sslrootcert",
         "statement_cache_size", "statement_timeout", "tablet_leaders", "target_session_attrs", "tcp_user_timeout",
-        "topology_keys", "topology_update_interval", "yb_servers_refresh_interval",
+        "topology_keys", "topology_update_interval", "yb_follower_read_staleness_ms", "yb_servers_refresh_interval",
     }
 )
 # fmt: on

@@ -8,7 +8,7 @@ drivers, so that a connection string of theirs means the same here; what they le
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import Enum
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final
@@ -58,6 +58,13 @@ _WORDS_FOR_PEOPLE: Final = "true (or any), false, only-primary, only-rr, prefer-
 #: Longest `yb_servers_refresh_interval` and `failed_host_reconnect_delay_secs` (seconds).
 LONGEST_INTERVAL: Final = 600
 LONGEST_DELAY: Final = 60
+#: How far behind reads from followers must be at least (milliseconds): twice the raft heartbeat of 500 ms, with which a
+#: server refuses anything less.
+#:
+#: *Source*: `yugabyte-smart-drivers.md` section 7.6.
+LEAST_STALENESS: Final = 1000
+_LARGEST: Final = 2**31 - 1
+_NEEDS_LIST: Final = "needs servers that the pool lists itself, without topology_source"
 #: The smart drivers' 0, "before every connect", means as often as a pool may look at its cluster (seconds).
 SHORTEST_INTERVAL: Final = 1.0
 
@@ -76,6 +83,7 @@ ONLY_HERE: Final[Mapping[str, Any]] = {
     "failed_host_reconnect_delay_secs": 5,
     "rebalance_batch": 2,
     "tablet_leaders": None,
+    "yb_follower_read_staleness_ms": 30_000,
 }
 
 
@@ -110,6 +118,7 @@ def words_about_places(
         "yb_servers_refresh_interval": ("yb_servers_refresh_interval", whole),
         "failed_host_reconnect_delay_secs": ("failed_host_reconnect_delay_secs", whole),
         "rebalance_batch": ("rebalance_batch", whole),
+        "yb_follower_read_staleness_ms": ("yb_follower_read_staleness_ms", whole),
     }
 
 
@@ -133,7 +142,10 @@ def _wrong_values(settings: PoolSettings) -> Iterator[str]:
     if keys is not None and not is_keys(keys):
         yield f"topology_keys must be a text like 'cloud.region.zone:1,cloud.region.*:2', or such texts, not {keys!r}"
     elif keys is not None:
-        yield from read_topology_keys(keys)[1]
+        read, problems = read_topology_keys(keys)
+        yield from problems
+        if not (read or problems):
+            yield f"topology_keys names no place: {keys!r}; leave it out to use all"
     if not isinstance(settings.fallback_to_topology_keys_only, bool):
         value = settings.fallback_to_topology_keys_only
         yield f"fallback_to_topology_keys_only must be a bool, not {value!r}"
@@ -143,6 +155,7 @@ def _wrong_values(settings: PoolSettings) -> Iterator[str]:
         "yb_servers_refresh_interval": (0, LONGEST_INTERVAL),
         "failed_host_reconnect_delay_secs": (0, LONGEST_DELAY),
         "rebalance_batch": (1, None),
+        "yb_follower_read_staleness_ms": (LEAST_STALENESS, _LARGEST),
     }
     for name, (least, most) in limits.items():
         value = getattr(settings, name)
@@ -183,21 +196,34 @@ def _contradictions(settings: PoolSettings) -> Iterator[str]:
         yield "topology_keys choose among the nodes of the cluster; that needs load_balance=true or another mode"
     if settings.tablet_leaders and find_spec("sqlglot") is None:
         yield "tablet_leaders=True needs the extra picopyn[yugabyte]"
+    if settings.tablet_leaders and mode is BalanceMode.ONLY_RR:
+        yield "tablet_leaders=True: read replicas lead no tablet, and load_balance=only-rr allows nothing else"
+    if settings.topology_source is not None:
+        yield from (f"{name} {_NEEDS_LIST}" for name in _wishes(mode, keys))
     if settings.fallback_to_topology_keys_only and not keys:
         yield "fallback_to_topology_keys_only needs topology_keys"
     elif settings.fallback_to_topology_keys_only and mode is not None and mode.prefers:
         yield f"fallback_to_topology_keys_only forbids what load_balance={mode.value} allows; use one of them"
     if dialect == "yugabyte":
-        yield from _on_yugabyte(settings)
+        yield from problems_on_yugabyte(settings)
 
 
-def _on_yugabyte(settings: PoolSettings) -> Iterator[str]:
+def _wishes(mode: BalanceMode | None, keys: Sequence[object]) -> Iterator[str]:
+    """The settings that choose among listed servers."""
+    if keys:
+        yield "topology_keys"
+    if mode not in (BalanceMode.OFF, BalanceMode.ANY):
+        yield "load_balance"
+
+
+def problems_on_yugabyte(settings: PoolSettings) -> Iterator[str]:
+    """What was set for other kinds of servers, and would be ignored by a YugabyteDB."""
+    if settings.role in ("replica", "prefer_replica") and settings.topology_source is not None:
+        yield f"role={settings.role!r} {_NEEDS_LIST}"
     if settings.topology_update_interval not in (None, 5.0):
         yield "on YugabyteDB topology_update_interval is called yb_servers_refresh_interval"
-    if settings.role not in (None, "leader", "prefer_leader", "any"):
-        yield f"role {settings.role!r} is not supported on YugabyteDB yet; load_balance=only-rr uses its read replicas"
     about_hosts = {
-        "staleness": settings.staleness is not None,
+        "staleness (yb_follower_read_staleness_ms)": settings.staleness is not None,
         "fallback_master": settings.fallback_master,
         "master_as_replica_weight": settings.master_as_replica_weight != 0,
         "balancer_policy": settings.balancer_policy != "greedy",

@@ -87,6 +87,8 @@ class PoolSettings:
         rebalance_batch: Most idle connections that are closed per interval because use has moved to other nodes.
         tablet_leaders: On a YugabyteDB, statements whose hash key is known go to the leader of its tablet. None: where
             `load_balance` is on. It needs the extra `picopyn[yugabyte]`.
+        yb_follower_read_staleness_ms: How old what is read with `role="replica"` on a YugabyteDB is (milliseconds, at
+            least 1000): always that old, even where the leader answers.
         refresh_delay: Time between two looks at the role of a PostgreSQL host, where roles matter.
         refresh_timeout: Longest time of one such look.
         min_size: Connections kept open to each node, at least 0.
@@ -167,6 +169,7 @@ class PoolSettings:
     failed_host_reconnect_delay_secs: int = 5
     rebalance_batch: int = 2
     tablet_leaders: bool | None = None
+    yb_follower_read_staleness_ms: int = 30_000
     refresh_delay: float = 1.0
     refresh_timeout: float = 2.0
     min_size: int = 1
@@ -242,6 +245,9 @@ class PoolSettings:
         if environment is not None and environment.get("HOME"):
             values.setdefault("passfile", f"{environment['HOME'].rstrip('/')}/.pgpass")
         known = {f.name for f in fields(cls)}
+        written = {
+            _ALIASES[name]: name for name in (*(word for word, _ in parsed.params), *overrides) if name in _ALIASES
+        }
         problems += more + _renamed(overrides) + spelt
         problems += [_unknown(name, known) for name in overrides if name not in known]
         values.update((name, value) for name, value in overrides.items() if name in known)
@@ -249,7 +255,7 @@ class PoolSettings:
             settings = cls(**values)
         except ConfigError as error:
             # With a string that cannot be read, "no host" would only repeat that.
-            problems += [p for p in error.problems if not (problems and p == _NO_HOST)]
+            problems += [_as_written(p, written) for p in error.problems if not (problems and p == _NO_HOST)]
             settings = None
         if problems or settings is None:
             raise ConfigError(problems)
@@ -274,6 +280,12 @@ def _renamed(overrides: dict[str, Any]) -> list[str]:
         if overrides.setdefault(_ALIASES[alias], value) is not value:
             problems.append(f"'{alias}' and '{_ALIASES[alias]}' are the same setting")
     return problems
+
+
+def _as_written(problem: str, written: Mapping[str, str]) -> str:
+    """A problem with a setting, under the name that was written for it."""
+    name, space, rest = problem.partition(" ")
+    return f"{written.get(name, name)}{space}{rest}"
 
 
 _NO_HOST: Final = "no host is named: give a connection string like postgresql://user@host:4327/"

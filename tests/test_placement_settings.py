@@ -69,6 +69,7 @@ def test_what_npgsql_and_eysql_write_is_told_how_to_write_it() -> None:
         ("failed-host-reconnect-delay-secs=60", {"failed_host_reconnect_delay_secs": 60}),
         ("failed_host_ttl_seconds=7", {"failed_host_reconnect_delay_secs": 7}),
         ("rebalance_batch=5", {"rebalance_batch": 5}),
+        ("yb-follower-read-staleness-ms=5000&role=replica", {"yb_follower_read_staleness_ms": 5000, "role": "replica"}),
         ("socket_timeout=3", {"command_timeout": 3.0}),
         ("statement_timeout=5s", {"statement_timeout": 5.0}),
         (
@@ -89,6 +90,9 @@ def test_aliases_are_keywords_too() -> None:
     assert of("load_balance=true&load_balance_hosts=random").load_balance is True
     assert len(problems("load_balance=true&load_balance_hosts=disable")) == 1
     assert len(problems(socket_timeout=3, command_timeout=4)) == 1
+    assert problems(socket_timeout=0)[0].startswith("socket_timeout must be")
+    assert problems("socket_timeout=0")[0].startswith("socket_timeout must be")
+    assert problems(failed_host_ttl_seconds=61)[0].startswith("failed_host_ttl_seconds must be")
 
 
 def test_defaults_are_those_of_the_smart_drivers_but_for_the_interval() -> None:
@@ -121,7 +125,13 @@ def test_defaults_are_those_of_the_smart_drivers_but_for_the_interval() -> None:
         ({"dialect": "picodata", "load_balance": "only-rr", "rebalance_batch": 3}, 2),
         ({"dialect": "postgres", "topology_keys": "a.b.c", "load_balance": True}, 1),
         ({"dialect": "yugabyte", "topology_update_interval": 3}, 1),
-        ({"dialect": "yugabyte", "role": "replica"}, 1),
+        ({"topology_keys": ",", "load_balance": True}, 1),
+        ({"topology_keys": "", "load_balance": True}, 1),
+        ({"topology_keys": [], "load_balance": True}, 1),
+        ({"tablet_leaders": True, "load_balance": "only-rr"}, 1),
+        ({"dialect": "picodata", "yb_follower_read_staleness_ms": 5000}, 1),
+        ({"dialect": "postgres", "yb_follower_read_staleness_ms": 5000, "role": "replica"}, 1),
+        *(({"yb_follower_read_staleness_ms": value}, 1) for value in (999, 2**31, 30.0, "30s", True, None)),
         ({"dialect": "yugabyte", "staleness": StalenessPolicy(max_lag=1), "role": "any"}, 1),
         ({"dialect": "yugabyte", "balancer_policy": "round_robin"}, 1),
     ],

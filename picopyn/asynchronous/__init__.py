@@ -3,5 +3,6 @@
 from picopyn.asynchronous.connecting import connect
 from picopyn.asynchronous.connection import Connection
 from picopyn.asynchronous.pool import Pool
+from picopyn.asynchronous.warming import warm_up
 
-__all__ = ["Connection", "Pool", "connect"]
+__all__ = ["Connection", "Pool", "connect", "warm_up"]

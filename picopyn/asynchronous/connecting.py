@@ -10,22 +10,21 @@ from typing import Any
 from picopyn.asynchronous import tls
 from picopyn.asynchronous.config_files import PasswordFile, read_file
 from picopyn.asynchronous.connection import Connection
-from picopyn.asynchronous.dialect_detection import named_dialect
 from picopyn.asynchronous.placing import Address, Placing
 from picopyn.asynchronous.servers_source import look_up, look_up_all
 from picopyn.asynchronous.service_connection import say_goodbye
 from picopyn.asynchronous.transport import Dialer
-from picopyn.dialects.base import Purpose
-from picopyn.dialects.postgres import PostgresDialect
+from picopyn.dialects.base import Dialect, Purpose
 from picopyn.settings import PoolSettings
 
 
 async def connect(dsn: str | None = None, **options: Any) -> Connection:
     """Open one connection, without a pool.
 
-    Of several hosts, the first that works is taken. On YugabyteDB with `load_balance`, the list of servers is asked
-    for, at most once per `yb_servers_refresh_interval` and process, and the connection leads where a pool would take
-    one from; those that are open count until they are closed.
+    Of several hosts, the first that works is taken; on PostgreSQL with a `role` (or `target_session_attrs`), the first
+    that has it. On YugabyteDB with `role="replica"` the connection reads from followers. With `load_balance` there, the
+    list of servers is asked for, at most once per `yb_servers_refresh_interval` and process, and the connection leads
+    where a pool would take one from; those that are open count until they are closed.
 
     Args:
         dsn: Connection string: a URI or `key=value` text.
@@ -49,11 +48,11 @@ class _Opener:
     """Opens connections of an event loop."""
 
     def __init__(self, settings: PoolSettings) -> None:
-        dialect = named_dialect(settings.dialect) or PostgresDialect()
-        self._dialer = Dialer(settings, dialect, PasswordFile(settings.passfile), tls.prepare(settings))
+        self._settings = settings
+        self._passwords, self._security = PasswordFile(settings.passfile), tls.prepare(settings)
 
-    async def dial(self, address: Address) -> Connection:
-        return await self._dialer.dial(address, Purpose.PLAIN)
+    async def dial(self, address: Address, dialect: Dialect, purpose: Purpose) -> Connection:
+        return await Dialer(self._settings, dialect, self._passwords, self._security).dial(address, purpose)
 
     async def fetch(self, connection: Connection, query: str, timeout: float) -> Sequence[Any]:
         return await connection.fetch(query, timeout=timeout)  # type: ignore[no-any-return]

@@ -31,9 +31,9 @@ from picopyn.dialects.base import Capability, Dialect
 from picopyn.dialects.yugabyte.hash_code import HASH_CODES
 from picopyn.engine.cluster import Cluster
 from picopyn.engine.executor import Executor
-from picopyn.errors import NoNodeAvailable, NotSupported, UsageError
+from picopyn.errors import NoNodeAvailable, UsageError
 from picopyn.observe import Publisher, RouteLearned, TopologyChanged
-from picopyn.placement_settings import SHORTEST_INTERVAL, balance_mode, goes_to_leaders
+from picopyn.placement_settings import SHORTEST_INTERVAL, goes_to_leaders
 from picopyn.query_metadata import PreparedStatementMetadata
 from picopyn.role_settings import watches_hosts
 from picopyn.routing.host_table import HostTable
@@ -44,7 +44,6 @@ from picopyn.routing.route import RouteKind
 from picopyn.routing.server_table import ServerTable
 from picopyn.settings import PoolSettings
 from picopyn.topology import Node, Topology, TopologyDiff, TopologySnapshot, difference
-from picopyn.topology_keys import read_topology_keys
 
 _LOG = logging.getLogger(__name__)
 
@@ -139,20 +138,15 @@ class ControlPlane:
         if self._learns or settings.topology_source is not None:
             return None
         if self._lists:
-            keys, mode = read_topology_keys(settings.topology_keys)[0], balance_mode(settings.load_balance)
-            assert mode is not None  # the settings were checked
-            return ServerTable(Placement(mode, keys, settings.fallback_to_topology_keys_only))
+            return ServerTable(Placement.of(settings))
         return HostTable(settings.staleness) if watches_hosts(settings) else None
 
     def check_role(self, role: Role) -> None:
         """Refuse the role of a call that means nothing here.
 
         Raises:
-            NotSupported: YugabyteDB does not have it yet.
             UsageError: The pool does not know which of its hosts are replicas.
         """
-        if self._lists and role in (Role.REPLICA, Role.PREFER_REPLICA):
-            raise NotSupported(f"role {role.value!r} is not supported on YugabyteDB yet")
         if role is Role.REPLICA and not self._learns and self.hosts is None:
             raise UsageError(
                 "role='replica' means nothing to this pool, which does not watch the roles of its hosts: "

@@ -3,7 +3,11 @@
 The steps are the same whether dialling is awaited or blocks; who dials is an `Opener`. What is known of a cluster is
 kept for the process: its servers, for as long as `yb_servers_refresh_interval` says, how many connections of ours each
 has, and which failed. Connections are held weakly and asked whether they are closed, so no count can leak: not when a
-server ends them, and not when nobody closes them. Those being opened count, too.
+server ends them, and not when nobody closes them. Those being opened count, too. What nothing is open of is forgotten,
+the longest ago asked first, when it becomes too much.
+
+A role is kept while connecting: on PostgreSQL each host is asked for its own, on YugabyteDB a connection for a replica
+reads from followers. Picodata's connections have none: there, what a pool sends decides.
 
 *Source*: `yugabyte-smart-drivers.md` section 3.1, and its faults; `hasql-eysql.md` B.3 (pool-less use) and B.5.
 """
@@ -26,14 +30,16 @@ import asyncpg
 from picopyn.asynchronous.dialect_detection import greeted_dialect, named_dialect
 from picopyn.asynchronous.servers_source import peer_of
 from picopyn.asynchronous.service_connection import cause
+from picopyn.asynchronous.single_settings import IS_REPLICA, is_wish, pointless, purpose_of, wants_replica
 from picopyn.asynchronous.topology_source import QUERY_TIMEOUT
-from picopyn.dialects.base import Capability, Dialect
+from picopyn.dialects.base import Capability, Dialect, Purpose
 from picopyn.dialects.postgres import PostgresDialect
 from picopyn.dialects.yugabyte.addresses import names
 from picopyn.dialects.yugabyte.listing import AddressBook
 from picopyn.dialects.yugabyte.servers import NO_SUCH_FUNCTION, SERVERS, Server, read_servers
+from picopyn.engine.first_connection import refuse_unknown
 from picopyn.errors import ConfigError, Fault, NoNodeAvailable
-from picopyn.placement_settings import BalanceMode, balance_mode
+from picopyn.placement_settings import BalanceMode
 from picopyn.routing.health import Health
 from picopyn.routing.host_roles import Host
 from picopyn.routing.placement import Placement
@@ -42,7 +48,7 @@ from picopyn.routing.plan import Role
 from picopyn.routing.server_table import ServerTable
 from picopyn.settings import PoolSettings
 from picopyn.topology import Topology
-from picopyn.topology_keys import read_topology_keys
+from picopyn.topology.host_text import canonical
 
 _LOG = logging.getLogger("picopyn.asynchronous.placing")
 
@@ -55,7 +61,7 @@ _NEXT: Final = (Fault.REFUSED, Fault.OVERLOADED, Fault.LOST)
 class Opener(Protocol):
     """Opens connections; each method is awaited, whether it blocks or suspends."""
 
-    async def dial(self, address: Address) -> Any:
+    async def dial(self, address: Address, dialect: Dialect, purpose: Purpose) -> Any:
         """Open a connection within the connect timeout."""
         ...
 
@@ -120,12 +126,22 @@ class Census:
     def left_out(self, now: float) -> list[str]:
         """Nodes that failed a short while ago."""
         with self._lock:
-            return [uuid for uuid, until in self._failed.items() if until > now]
+            self._failed = {uuid: until for uuid, until in self._failed.items() if until > now}
+            return list(self._failed)
+
+    @property
+    def is_idle(self) -> bool:
+        """Nothing is open there, nor being opened."""
+        with self._lock:
+            pending = any(self._pending.values())
+            return not (pending or any(not each.is_closed() for opened in self._open.values() for each in opened))
 
 
 #: By the identity of the cluster where it tells one, and by the hosts of connection strings that led there.
 _CENSUSES: dict[Any, Census] = {}
 _CENSUSES_LOCK = threading.Lock()
+#: Keys that are kept; beyond, clusters to which nothing is open are forgotten.
+MOST_KEPT: Final = 256
 
 
 def census_of(hosts: Sequence[Host], universe: str = "") -> Census:
@@ -133,10 +149,22 @@ def census_of(hosts: Sequence[Host], universe: str = "") -> Census:
     seeds = frozenset(host.uuid for host in hosts)
     with _CENSUSES_LOCK:
         found = _CENSUSES.get(universe) if universe else _CENSUSES.get(seeds)
-        census = _CENSUSES[seeds] = found or _CENSUSES.get(seeds) or Census()
-        if universe:
-            _CENSUSES[universe] = census
+        census = found or _CENSUSES.get(seeds) or Census()
+        for key in filter(None, (seeds, universe)):
+            _CENSUSES.pop(key, None)  # the newest is the last
+            _CENSUSES[key] = census
+        if len(_CENSUSES) > MOST_KEPT:
+            _forget(census)
         return census
+
+
+def _forget(but: Census) -> None:
+    """Forget the clusters that nobody has a connection to, the longest ago asked first, until few enough are kept."""
+    for key, census in list(_CENSUSES.items()):
+        if len(_CENSUSES) <= MOST_KEPT:
+            return
+        if census is not but and census.is_idle:
+            del _CENSUSES[key]
 
 
 class Placing:
@@ -149,22 +177,22 @@ class Placing:
     """
 
     def __init__(self, settings: PoolSettings, opener: Opener, rng: Random) -> None:
-        if settings.after_connect is not None:
-            raise ConfigError("after_connect is for the connections of a pool; do it with the one you get")
+        problems = pointless(settings)
+        if problems:
+            raise ConfigError(problems)
         named = named_dialect(settings.dialect)
         self._dialect: Dialect = named or PostgresDialect()
         self._is_named = named is not None
         self._settings = settings
         self._opener = opener
         self._rng = rng
-        mode, keys = balance_mode(settings.load_balance), read_topology_keys(settings.topology_keys)[0]
-        assert mode is not None  # the settings were checked
-        self._wanted = Placement(mode, keys, settings.fallback_to_topology_keys_only)
+        self._wanted = Placement.of(settings)
         places = [endpoint.with_default_port(self._dialect.default_port) for endpoint in settings.endpoints]
         self._hosts = [Host.at(place.host, place.port or 0, place.address) for place in dict.fromkeys(places)]
         self._reasons: dict[str, str] = {}
         self._last: Exception | None = None
         self._failed_here: set[str] = set()
+        self._others: list[tuple[Address, str]] = []
         self._taken: Any = None
 
     async def connect(self) -> Any:
@@ -184,6 +212,9 @@ class Placing:
                 return placed
         connection, found = await self._asked(census)
         if found is None:  # no list: one host is as good as another
+            if self._wanted.forbids:
+                await self._opener.close(connection)
+                refuse_unknown("there is no list of servers", self._wanted.words)
             return connection
         placed = await self._placed(found, connection)
         if placed is None:
@@ -215,25 +246,56 @@ class Placing:
                 connection = await self._try((host, port), uuid)
                 if connection is not None:
                     return connection, uuid
-        raise NoNodeAvailable("no host can be reached", self._reasons) from self._last
+        for address, uuid in self._others if is_wish(self._settings) else ():
+            connection = await self._try(address, uuid, any_role=True)
+            if connection is not None:
+                return connection, uuid
+        role = f" that is right for role={self._settings.role!r}" if self._others else ""
+        raise NoNodeAvailable(f"no host can be reached{role}", self._reasons) from self._last
 
-    async def _try(self, address: Address, uuid: str) -> Any:
+    async def _try(self, address: Address, uuid: str, *, any_role: bool = False) -> Any:
         """Connect to one address; None when the next one is to be tried."""
         try:
-            connection = await self._opener.dial(address)
-        except OSError as error:
+            connection = await self._dial(address)
+            if any_role or await self._is_wanted(connection):
+                return connection
+        except (OSError, asyncpg.InterfaceError) as error:
             self._note(address, error, str(error) or f"no answer within {self._settings.connect_timeout:g} s")
         except asyncpg.PostgresError as error:
             if not self._is_its_own(error):
                 raise
             self._note(address, error, str(error))
         else:
-            if not self._is_named:
-                self._dialect = greeted_dialect(connection) or self._dialect
-                connection.has_catalog = Capability.CATALOG in self._dialect.capabilities
-            return connection
+            self._reasons[f"{address[0]}:{address[1]}"] = "has another role"
+            self._others.append((address, uuid))
+            return None
         self._failed_here.add(uuid)
         return None
+
+    async def _dial(self, address: Address) -> Any:
+        """Connect for what the connection is to do, once it is known what kind of server there is."""
+        purpose = purpose_of(self._settings, self._dialect)
+        connection = await self._opener.dial(address, self._dialect, purpose)
+        if self._is_named:
+            return connection
+        self._dialect = greeted_dialect(connection) or self._dialect
+        wanted = purpose_of(self._settings, self._dialect)
+        if wanted is not purpose:
+            await self._opener.close(connection)
+            connection = await self._opener.dial(address, self._dialect, wanted)
+        connection.has_catalog = Capability.CATALOG in self._dialect.capabilities
+        return connection
+
+    async def _is_wanted(self, connection: Any) -> bool:
+        """Whether the host has the role that is asked for; a connection to another one, or a broken one, is closed."""
+        suits = False
+        try:
+            wanted = wants_replica(self._settings, self._dialect)
+            suits = wanted is None or await self._opener.fetch(connection, IS_REPLICA, QUERY_TIMEOUT) == [(wanted,)]
+        finally:
+            if not suits:
+                await self._opener.close(connection)
+        return suits
 
     def _is_its_own(self, error: Exception) -> bool:
         """Whether an error is the server's own affair, so that another one may do."""
@@ -313,7 +375,7 @@ class Placing:
 
     async def _at(self, host: str, port: int, uuid: str, at_hand: Any) -> Any:
         """The connection at hand, if it leads there; else a new one."""
-        if at_hand is not None and at_hand.endpoint == (host, port) and not at_hand.is_closed():
+        if at_hand is not None and _leads(at_hand, host, port) and not at_hand.is_closed():
             return at_hand
         return await self._try((host, port), uuid)
 
@@ -321,3 +383,9 @@ class Placing:
         mode = self._wanted.words if self._wanted.forbids else ""
         what = f"no node that {mode} allows can be reached" if mode else "no node can be reached"
         return NoNodeAvailable(what, self._reasons, mode)
+
+
+def _leads(connection: Any, host: str, port: int) -> bool:
+    """Whether a connection leads to an address, by whichever name it was dialled."""
+    dialled, own_port = connection.endpoint
+    return own_port == port and canonical(host) in (canonical(dialled), canonical(peer_of(connection) or dialled))

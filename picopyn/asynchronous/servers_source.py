@@ -8,7 +8,8 @@ Decides what a refresh reads and what each failure means. Which address of a ser
 - An empty list changes nothing. A list of another cluster is refused: two clusters never mix.
 - A server without the function is no YugabyteDB: it is said once, and the hosts of the connection string are the nodes
   from then on.
-- Until a list was read, the hosts of the connection string are the nodes.
+- Until a list was read, the hosts of the connection string are the nodes. Where some nodes must not be used, none is
+  until then: see `routing.placement`.
 - Without balancing nothing is ever asked, and no connection is opened.
 
 *Source*: `yugabyte-smart-drivers.md` sections 1 and 3; `hasql-eysql.md` B.4.
@@ -135,15 +136,18 @@ class ServersSource(ConnectedSource):
             return False
         if getattr(error, "sqlstate", None) == NO_SUCH_FUNCTION:
             self._asks = False
-            self._warn(
-                "plain", logging.INFO, "no yb_servers() here: the hosts are used in their order, the first that works"
-            )
+            self._unlisted("no yb_servers() here", logging.INFO)
             self._give_up()
             return True
         if is_access_denied(error):
-            self._warn("denied", logging.WARNING, "we may not ask for yb_servers(): the hosts are used in their order")
+            self._unlisted("we may not ask for yb_servers()", logging.WARNING)
             return not self.table.discovered
         return False
+
+    def _unlisted(self, why: str, level: int) -> None:
+        self.table.unlisted = why
+        used = "no node may be used" if self.table.unknown else "the hosts are used in their order"
+        self._warn(why, level, f"{why}: {used}")
 
     def _check_universe(self, servers: Sequence[Server], connection: Any) -> None:
         """Refuse the list of another cluster, and never use the host that it came from."""
@@ -161,7 +165,7 @@ class ServersSource(ConnectedSource):
         if self._book.choice.public and not was_public:
             _LOG.info("servers are reached by their public addresses")
         self.table.seeds = listing.seeds
-        self.table.discovered = True
+        self.table.discovered, self.table.unlisted = True, ""
         self._warn_of_keys(listing.servers)
         self._emit_poll((*listing.servers, *listing.extra))
 

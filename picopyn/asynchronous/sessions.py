@@ -19,9 +19,11 @@ from picopyn.asynchronous.reach import Reach
 from picopyn.asynchronous.service_connection import was_cancelled
 from picopyn.asynchronous.transport import Dialer
 from picopyn.dialects.base import Capability, Dialect, Purpose
+from picopyn.engine.first_connection import refuse_unknown
 from picopyn.engine.node_pool import HookFailed
 from picopyn.errors import AcquireTimeout, ConfigError
-from picopyn.placement_settings import BalanceMode, balance_mode, set_for_places
+from picopyn.placement_settings import BalanceMode, balance_mode, problems_on_yugabyte, set_for_places
+from picopyn.routing.placement import Placement
 from picopyn.settings import PoolSettings
 from picopyn.topology import Node
 
@@ -200,13 +202,21 @@ def refuse_unsupported(settings: PoolSettings, dialect: Dialect) -> None:
     """Refuse settings that this kind of server does not have.
 
     Where a YugabyteDB was meant and a PostgreSQL answers, that is only told: the same connection string may serve both.
+    But where some nodes must not be used, none can be, because nobody tells which.
 
     Raises:
         ConfigError: It has no statement timeout, no places, or no way to refuse what it would have to send on.
+        NoNodeAvailable: It cannot tell which nodes may be used.
     """
-    if Capability.LISTED_SERVERS not in dialect.capabilities:
+    if Capability.LISTED_SERVERS in dialect.capabilities:
+        problems = list(problems_on_yugabyte(settings))
+        if problems:
+            raise ConfigError(problems)
+    else:
         said = set_for_places(settings)
         if Capability.SHARDED not in dialect.capabilities:
+            placement = Placement.of(settings)
+            refuse_unknown("the server is no YugabyteDB" if placement.forbids else "", placement.words)
             _tell_of_places(settings, said)
         elif said:
             raise ConfigError([f"{name} is for YugabyteDB, not for {dialect.name}" for name in said])

@@ -280,6 +280,8 @@ class Dialer:
         keys = {**settings.server_settings, **self._dialect.startup_options(purpose)}
         if settings.statement_timeout is not None and purpose in _FOR_CALLERS:
             keys["statement_timeout"] = str(max(round(settings.statement_timeout * 1000), 1))  # milliseconds
+        if purpose is Purpose.REPLICA_READ and Capability.LISTED_SERVERS in self._dialect.capabilities:
+            keys["yb_follower_read_staleness_ms"] = str(settings.yb_follower_read_staleness_ms)
         options = [settings.options, settings.server_settings.get("options"), keys.get("options")]
         if joined := ",".join(dict.fromkeys(option for option in options if option)):
             keys["options"] = joined

@@ -13,7 +13,7 @@ from typing import Any
 
 from picopyn.dialects.base import Capability, Dialect, Purpose
 from picopyn.engine.changes import Changes
-from picopyn.engine.first_connection import first_connection
+from picopyn.engine.first_connection import first_connection, refuse_unknown
 from picopyn.engine.flights import NODE_LEFT, Flight, Flights
 from picopyn.engine.jobs import Jobs
 from picopyn.engine.journal import Journal
@@ -380,12 +380,14 @@ class Cluster:
 
     async def first_connection(self, asked_first: tuple[str, int] | None, deadline: float) -> None:
         """Wait for one connection of the node pools; see `first_connection`."""
-        places = isinstance(self._planners.hosts, ServerTable)
-        if places:
+        hosts = self._planners.hosts
+        if isinstance(hosts, ServerTable):
+            refuse_unknown(hosts.unknown, self.planner.mode)
+            asked_first = None
             self._rebalance()
-        await first_connection(
-            self._pools, lambda: self.planner, None if places else asked_first, deadline, self.runtime.now
-        )
+        patience = self.settings.acquire_timeout
+        hopeless = deadline if patience is None else self.runtime.now() + patience
+        await first_connection(self._pools, lambda: self.planner, asked_first, (deadline, hopeless), self.runtime.now)
 
     def expire_connections(self) -> None:
         """Replace every connection for callers, without disturbing anybody."""

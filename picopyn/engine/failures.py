@@ -205,7 +205,7 @@ def forbidden(request: Request, mode: str, limit: float, snapshot: TopologySnaps
 
 def _place(node: Node) -> str:
     place = ".".join(node.failure_domain.get(part, "") for part in ("cloud", "region", "zone"))
-    return f"is not allowed: a {node.tier or 'seed'} in {place}" if node.tier else "is not allowed"
+    return f"is not allowed: a {node.tier or 'seed'} in {place}" if node.tier else "is in no list of servers"
 
 
 def too_many_waiting(request: Request, node: Node, state: str) -> TooManyWaiting:

@@ -24,7 +24,7 @@ async def first_connection(
     pools: NodePools,
     planner: Callable[[], Planner],
     asked_first: tuple[str, int] | None,
-    deadline: float,
+    deadlines: tuple[float, float],
     now: Callable[[], float],
 ) -> None:
     """Wait until one of the pools has a connection; the rest are made in the background.
@@ -36,7 +36,8 @@ async def first_connection(
         pools: The node pools of a cluster that is being opened.
         planner: Gives what is known of its nodes now.
         asked_first: Host and port of the one node that need be asked as long as it does not fail; None: all are.
-        deadline: How long, on the runtime's clock (seconds).
+        deadlines: How long, on the runtime's clock (seconds); and how long, as calls do, where other nodes are
+            forbidden and each that is allowed has failed.
         now: That clock.
 
     Raises:
@@ -49,6 +50,7 @@ async def first_connection(
     while not any(pool.slots.size for pool in pools.live):
         version = pools.attempts.version
         tried = {pool for pool in pools.live if pool.failure and (pool in tried or not pool.slots.opening)}
+        deadline = deadlines[_is_hopeless(pools.live, planner(), tried)]
         broken = broken or _hook_error(pools.live)
         homes = {node.uuid for node in planner().homes()}
         others = {node.uuid for node in planner().allowed()} - homes if now() >= hurry_at else set()
@@ -64,9 +66,29 @@ async def first_connection(
             if now() >= deadline:
                 break
     else:
-        await _leader(pools, min(deadline, now() + LEADER_GRACE), planner)
+        await _leader(pools, min(deadlines[0], now() + LEADER_GRACE), planner)
         return
     raise broken or _nobody(pools.live, planner())
+
+
+def _is_hopeless(pools: Iterable[NodePool], planner: Planner, tried: set[NodePool]) -> bool:
+    """Whether nodes are forbidden, and each of the others has failed."""
+    allowed = {node.uuid for node in planner.allowed()}
+    return bool(planner.mode) and all(pool in tried for pool in pools if pool.node.uuid in allowed)
+
+
+def refuse_unknown(why: str, mode: str) -> None:
+    """Refuse to go on where nobody can tell which nodes a mode allows.
+
+    Args:
+        why: Why there is no list of servers; empty where there is, or may be, one.
+        mode: The settings that forbid some nodes.
+
+    Raises:
+        NoNodeAvailable: It is so.
+    """
+    if why:
+        raise NoNodeAvailable(f"{why}: no node is known to be one that {mode} allows", mode=mode)
 
 
 async def _leader(pools: NodePools, deadline: float, planner: Callable[[], Planner]) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from picopyn.topology import Node, TopologySnapshot
+from picopyn.topology.host_text import canonical
 from picopyn.topology.tablet_map import TabletMap
 
 
@@ -41,14 +42,18 @@ class LeaderTable:
         self.tablets = tablets
 
     def nodes(self, snapshot: TopologySnapshot) -> dict[str, Node]:
-        """The node of every leader that can be dialled, by the name under which the cluster knows it."""
-        by_address = {f"{node.host}:{node.port}": node for node in snapshot.nodes()}
-        found = {leader: by_address.get(leader) for leader in self.tablets.leaders}
-        for leader, uuid in self.names.items():
+        """Every node that can be dialled, by the `host:port` under which the cluster may know it."""
+        found = {f"{canonical(node.host)}:{node.port}": node for node in snapshot.nodes()}
+        for address, uuid in self.names.items():
             node = snapshot.node(uuid)
-            if leader in found and node is not None:
-                found[leader] = node
-        return {leader: node for leader, node in found.items() if node is not None and node.reachable}
+            if node is not None:
+                found[address] = node
+        return {address: node for address, node in found.items() if node.reachable}
+
+    def leaders(self, snapshot: TopologySnapshot) -> list[Node]:
+        """The nodes that lead a tablet and can be dialled."""
+        nodes = self.nodes(snapshot)
+        return [nodes[leader] for leader in self.tablets.leaders if leader in nodes]
 
 
 #: How long leaders are believed while nothing speaks against them (seconds).

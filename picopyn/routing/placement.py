@@ -2,7 +2,8 @@
 
 Rules of this file (`load_balance`, `topology_keys`, `fallback_to_topology_keys_only`):
 
-1. Off, or no server listed yet: the hosts of the connection string one by one, in the order written.
+1. Off, or no server listed yet: the hosts of the connection string one by one, in the order written; nobody where a
+   mode or the keys forbid something, for nobody knows what those hosts are.
 2. Nodes of the type that the mode wants, by the levels of the keys; then all others of that type, unless only keys
    count.
 3. A mode that prefers a type goes on with nodes of the other type, wherever they lie; it ignores "only keys".
@@ -18,9 +19,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from picopyn.placement_settings import BalanceMode
+from picopyn.placement_settings import BalanceMode, balance_mode
+from picopyn.settings import PoolSettings
 from picopyn.topology import Node
-from picopyn.topology_keys import TopologyKey
+from picopyn.topology_keys import TopologyKey, read_topology_keys
 
 #: Types of nodes, as `Node.tier`.
 PRIMARY: Final = "primary"
@@ -42,6 +44,13 @@ class Placement:
     mode: BalanceMode = BalanceMode.OFF
     keys: tuple[TopologyKey, ...] = ()
     only_keys: bool = False
+
+    @classmethod
+    def of(cls, settings: PoolSettings) -> Placement:
+        """What the settings want."""
+        mode, keys = balance_mode(settings.load_balance), read_topology_keys(settings.topology_keys)[0]
+        assert mode is not None  # the settings were checked
+        return cls(mode, keys, settings.fallback_to_topology_keys_only)
 
     @property
     def forbids(self) -> bool:
@@ -68,7 +77,7 @@ class Placement:
         """
         listed = tuple(servers)
         if self.mode is BalanceMode.OFF or not listed:
-            return tuple((seed,) for seed in dict.fromkeys(seeds))
+            return () if self.forbids else tuple((seed,) for seed in dict.fromkeys(seeds))
         seen: set[str] = set()
         groups = (tuple(self._new(group, seen)) for group in self._ordered(listed, seeds))
         return tuple(group for group in groups if group)

@@ -2,20 +2,31 @@
 
 A group works where a node of it is connected; so calls move to a better group that recovers as soon as a connection to
 it is there, and never wait for one. Until then the group in use goes on.
+
+Calls for a replica go to the same nodes, over connections that read from followers: the server asks the copy that is
+closest to the node. Where it is known who holds a copy, such a node of the group saves that hop.
+
+*Source*: `yugabyte-smart-drivers.md` section 7.6 (follower reads).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
 from random import Random
+from typing import Final
 
 from picopyn.routing.balance import UNCONNECTED
 from picopyn.routing.health import Health
 from picopyn.routing.placement import Groups
-from picopyn.routing.plan import Plan, Planner, Ring, Role, Wait
+from picopyn.routing.plan import FOLLOWING, REPLICA_READ, Candidate, Plan, Planner, Ring, Role, Wait
 from picopyn.routing.server_table import ServerTable
 from picopyn.routing.tablet_plan import Welcome
 from picopyn.topology import Node, TopologySnapshot
+
+_OFF_LEADER: Final = "replica_read"
+#: Plans that are kept for such reads; each keeps the one it was made from, so that its identity stays its own.
+_MOST_FOLLOWING: Final = 256
 
 
 class PlacementPlanner(Planner):
@@ -29,7 +40,7 @@ class PlacementPlanner(Planner):
         table: The seeds, and what is wanted.
     """
 
-    __slots__ = ("_best", "_groups", "_placement", "_servers")
+    __slots__ = ("_best", "_following", "_groups", "_placement", "_servers")
 
     def __init__(
         self,
@@ -46,9 +57,36 @@ class PlacementPlanner(Planner):
         self._servers = [node for node in nodes if node.tier] if table.discovered else []
         self._groups: Groups = self._placement.groups(self._servers, seeds)
         self._best = _ring(self._groups) if self._groups else None
+        self._following: dict[int, tuple[Plan, Plan]] = {}
 
     def for_host(self, role: Role) -> Plan:
-        """Plan a call; every node takes every statement, so the role makes no difference."""
+        """Plan a call; every node takes every statement, and reads from followers for a role that allows it."""
+        return self._follow(self._placed()) if role in FOLLOWING else self._placed()
+
+    def near(self, holders: Collection[str], role: Role) -> Plan:
+        """Plan a read of one tablet from its copies: by a node of the group in use that holds one, if any does."""
+        plan = self._placed()
+        group = next((group for group in self._reached() if plan.candidates and plan.candidates[0].node in group), ())
+        holding = [node for node in group if node.uuid in holders]
+        first = least_loaded([node.uuid for node in holding], self._load, self._rng) if holding else None
+        if first is None:
+            return self._follow(plan)
+        others = [each for each in plan.candidates if each.node is not holding[first]]
+        candidates = [Candidate(holding[first]), *others]
+        return Plan(tuple(Candidate(each.node, REPLICA_READ) for each in candidates), _OFF_LEADER, direct=True)
+
+    def _follow(self, plan: Plan) -> Plan:
+        """The same over connections that read from followers; the same plan is turned once."""
+        known = self._following.get(id(plan))
+        if known is None or known[0] is not plan:
+            if len(self._following) >= _MOST_FOLLOWING:
+                self._following.clear()
+            candidates = tuple(Candidate(each.node, REPLICA_READ) for each in plan.candidates)
+            known = self._following[id(plan)] = (plan, replace(plan, candidates=candidates, reason=_OFF_LEADER))
+        return known[1]
+
+    def _placed(self) -> Plan:
+        """Plan a call by the wishes alone."""
         best = self._best
         if best is not None and not self._doubted:
             first = least_loaded(best.uuids, self._load, self._rng)
@@ -57,8 +95,8 @@ class PlacementPlanner(Planner):
         return self._search()
 
     def anywhere(self, role: Role | None = None, *, fallback: bool | None = None, weight: float | None = None) -> Plan:
-        """Where to take a connection from; the arguments make no difference."""
-        return self.for_host(Role.LEADER)
+        """Where to take a connection from, as for a call; fall-backs and weights make no difference."""
+        return self.for_host(role or Role.LEADER)
 
     def homes(self) -> Sequence[Node]:
         """The best group that has a node which is not down; the best of all where everything is down."""

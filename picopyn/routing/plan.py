@@ -11,7 +11,7 @@ side, where it holds no connection and no slot of a healthy server.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from random import Random
@@ -36,6 +36,9 @@ class Role(Enum):
 
 #: Roles whose reads may be answered off the leader although it lives.
 OFF_LEADER: Final = frozenset({Role.REPLICA, Role.PREFER_REPLICA, Role.ANY})
+
+#: The same without the one that does not care who answers.
+FOLLOWING: Final = frozenset({Role.REPLICA, Role.PREFER_REPLICA})
 
 #: The kind of connection a candidate needs. Texts, for they are looked up by every call.
 Flavour = Literal["plain", "replica reads", "strict"]
@@ -209,6 +212,10 @@ class Planner:
         if not self._doubted:
             return self._lightest(None, "any", direct=True)
         return self._among(self.snapshot.nodes(), "any", direct=True)
+
+    def near(self, holders: Collection[str], role: Role) -> Plan:
+        """Plan a read of one tablet from its copies, by nodes with these uuids; here every node is as good."""
+        return self.for_host(role)
 
     def homes(self) -> Sequence[Node]:
         """The nodes where use goes now, as far as a node counts for itself: connections to them are kept ready."""

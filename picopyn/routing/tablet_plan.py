@@ -5,8 +5,9 @@ How leaders go together with wishes about places (`topology_keys`, modes that wa
 1. A statement whose key is known goes to the leader of its tablet, if that leader is **welcome**: it is one of the
    nodes that the wishes name, in whatever order; or the wishes name nobody in particular; or no node that they name is
    left, and they allow others then. Keys name nodes before the type of a mode does: another node of the type is next.
-2. Everything else goes where the wishes say, as if there were no tablets: calls without a key, calls for a replica, and
-   calls whose leader is unknown, down, or not welcome. The server there sends them on.
+2. A read for a replica whose key is known goes where the wishes say, to a node there that holds a copy of the tablet.
+3. Everything else goes where the wishes say, as if there were no tablets: calls without a key, and calls whose leader
+   is unknown, down, or not welcome. The server there sends them on.
 
 So no node is dialled that would not be dialled anyway, and a leader in the second zone of two that are named is used
 while the first one lives: the other way leads over the first zone to the same leader. Nothing ever waits for a leader.
@@ -21,13 +22,12 @@ from typing import Final
 
 from picopyn.routing.health import Health
 from picopyn.routing.leader_table import LeaderTable
-from picopyn.routing.plan import Candidate, Plan, Planner, Role
+from picopyn.routing.plan import FOLLOWING, Candidate, Plan, Planner, Role
 from picopyn.topology import Node
 from picopyn.topology.tablet_map import TabletMap
 
 #: Plans that are kept under another reason; each keeps the one it was made from, so that its identity stays its own.
 _MOST_NAMED: Final = 256
-_REPLICAS: Final = (Role.REPLICA, Role.PREFER_REPLICA)
 
 
 class Welcome:
@@ -70,7 +70,7 @@ class TabletPlanner(Planner):
     """
 
     by_tablets = True
-    __slots__ = ("_led", "_named", "_placed", "_table", "_tablets", "_welcome")
+    __slots__ = ("_holders", "_led", "_named", "_nodes", "_placed", "_table", "_tablets", "_welcome")
 
     def __init__(
         self,
@@ -87,15 +87,17 @@ class TabletPlanner(Planner):
         self._welcome = welcome
         self._tablets: TabletMap | None = None
         self._led: dict[tuple[str, str], Plan] = {}
+        self._nodes: dict[str, Node] = {}
+        self._holders: dict[str, frozenset[str]] = {}
         self._named: dict[tuple[int, str], tuple[Plan, Plan]] = {}
 
     def for_bucket(self, tier: str, bucket: int, role: Role, read: bool, reason: str = "keyed") -> Plan:
         """Plan a call whose statement touches one hash code of a table."""
-        if role in _REPLICAS:
-            return self._placed.for_host(role)
         tablets = self._table.tablets
         if tablets is not self._tablets:
             self._gather(tablets)
+        if role in FOLLOWING:
+            return self._near(tablets.holders(tier, bucket), role)
         plan = self._led.get((tablets.owner(tier, bucket) or "", reason))
         if plan is None:
             return self.beside(role, "no_map")
@@ -103,6 +105,13 @@ class TabletPlanner(Planner):
         if leader.uuid in self._doubted or not self._welcome(leader):
             return self.beside(role, "leader_unused")
         return plan
+
+    def _near(self, holders: str, role: Role) -> Plan:
+        uuids = self._holders.get(holders)
+        if uuids is None:
+            found = map(self._nodes.get, holders.split(","))
+            uuids = self._holders[holders] = frozenset(node.uuid for node in found if node is not None)
+        return self._placed.near(uuids, role)
 
     def for_buckets(self, tier: str, buckets: Iterable[int], role: Role, read: bool) -> Plan:
         """Plan a call whose statement touches several hash codes: one leader, or else as if it had no key."""
@@ -141,7 +150,7 @@ class TabletPlanner(Planner):
 
     def leading(self) -> Sequence[Node]:
         """The leaders, as far as they are known, to whom calls go now."""
-        leaders = self._table.nodes(self.snapshot).values()
+        leaders = self._table.leaders(self.snapshot)
         return [node for node in leaders if node.uuid not in self._doubted and self._welcome(node)]
 
     @property
@@ -165,8 +174,9 @@ class TabletPlanner(Planner):
         """Make a plan per leader: the leader, then whoever else may execute it."""
         others: Sequence[Candidate] = self._placed.for_host(Role.LEADER).candidates
         led = {}
-        for leader, node in self._table.nodes(self.snapshot).items():
-            first = Candidate(node)
+        self._nodes, self._holders = self._table.nodes(self.snapshot), {}
+        for leader in tablets.leaders & self._nodes.keys():
+            first = Candidate(self._nodes[leader])
             candidates = (first, *(other for other in others if other.key != first.key))
             for reason in ("keyed", "constant", "key_set"):
                 led[leader, reason] = Plan(candidates, reason, direct=True)

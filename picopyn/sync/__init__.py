@@ -3,5 +3,6 @@
 from picopyn.sync.connection import Connection
 from picopyn.sync.dialing import connect
 from picopyn.sync.pool import Pool
+from picopyn.sync.warming import warm_up
 
-__all__ = ["Connection", "Pool", "connect"]
+__all__ = ["Connection", "Pool", "connect", "warm_up"]

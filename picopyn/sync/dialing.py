@@ -10,13 +10,11 @@ from typing import Any
 
 from picopyn.asynchronous import tls
 from picopyn.asynchronous.config_files import PasswordFile, read_file
-from picopyn.asynchronous.dialect_detection import named_dialect
 from picopyn.asynchronous.placing import Placing
 from picopyn.asynchronous.servers_source import first_address, is_address
 from picopyn.asynchronous.service_connection import GOODBYE_SECONDS
 from picopyn.asynchronous.transport import Address, Dialer
 from picopyn.dialects.base import Dialect, Purpose
-from picopyn.dialects.postgres import PostgresDialect
 from picopyn.settings import PoolSettings
 from picopyn.sync import supported
 from picopyn.sync.caller_loop import CallerLoop
@@ -89,10 +87,11 @@ class _Opener:
     """Opens connections in the calling thread; nothing here suspends."""
 
     def __init__(self, settings: PoolSettings) -> None:
-        self._dialer = BlockingDialer(settings, named_dialect(settings.dialect) or PostgresDialect())
+        self._settings = settings
+        self._passwords, self._security = PasswordFile(settings.passfile), tls.prepare(settings)
 
-    async def dial(self, address: Address) -> Wire:
-        return self._dialer.dial(address, Purpose.PLAIN)
+    async def dial(self, address: Address, dialect: Dialect, purpose: Purpose) -> Wire:
+        return BlockingDialer(self._settings, dialect, self._passwords, self._security).dial(address, purpose)
 
     async def fetch(self, connection: Wire, query: str, timeout: float) -> Sequence[Any]:
         return Connection(connection).fetch(query, timeout=timeout)

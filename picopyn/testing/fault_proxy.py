@@ -24,6 +24,9 @@ from picopyn.testing.tls_front import TlsFront, TlsSession, first_packet
 
 T = TypeVar("T")
 
+#: Turns each piece of one side of a conversation into what the other side gets.
+Change = Callable[[bytes], bytes]
+
 
 @dataclass(slots=True)
 class _Weather:
@@ -183,7 +186,8 @@ class _Link:
         self._early: list[bytes] = []
         self._answered = 0
         self._limit: int | None = None
-        self._reword = proxy.reword() if proxy.reword is not None else None
+        changes: tuple[Change | None, Change | None] = (None, None) if proxy.reword is None else proxy.reword()
+        self._ask, self._answer = changes
 
     def ready(self, end: _End) -> None:
         if self._proxy.weather.frozen and end.transport is not None:
@@ -199,8 +203,9 @@ class _Link:
 
     def carry(self, end: _End, data: bytes, answers: bool) -> None:
         weather = self._proxy.weather
-        if answers and self._reword is not None:
-            data = self._reword(data)
+        change = self._answer if answers else self._ask
+        if change is not None:
+            data = change(data)
         if weather.mute:
             return
         if weather.delay > 0:
@@ -271,7 +276,8 @@ class FaultProxy:
         tls: How to meet clients where the proxy ends their TLS; a context is short for `TlsFront(context)`. None:
             their bytes are passed on as they are.
         origin: Address from which connections are passed on; None: the system's choice.
-        reword: Called for every connection; what it gives turns each piece of the answers into what the client gets.
+        reword: Called for every connection; what it gives turns each piece of what the client says into what the target
+            gets, and each piece of the answers into what the client gets.
 
     Faults add up until `let_pass` clears them all. Open connections feel a fault as well as new ones, except
     `refuse`.
@@ -286,7 +292,7 @@ class FaultProxy:
         own_port: int = 0,
         tls: TlsFront | ssl.SSLContext | None = None,
         origin: str | None = None,
-        reword: Callable[[], Callable[[bytes], bytes]] | None = None,
+        reword: Callable[[], tuple[Change, Change]] | None = None,
     ) -> None:
         self._dial_to = partial(_dial, host, port, None if origin is None else (origin, 0))
         self.host = listen

@@ -1,4 +1,4 @@
-"""Who leads the tablets of hash-sharded tables: sorted ranges of hash codes by table, immutable.
+"""Who leads the tablets of hash-sharded tables, and who holds a copy: sorted ranges of hash codes by table, immutable.
 
 This file decides what is believed of tablets that contradict each other. It knows no server, no node and no statement:
 a leader is the text by which the cluster names it, `host:port`.
@@ -27,11 +27,13 @@ class Tablet:
         start: First hash code, inclusive.
         end: Where it ends, exclusive; larger than `start`.
         leader: `host:port` of its leader; empty while there is none.
+        replicas: `host:port` of everybody who holds a copy, with commas between them; empty where that is not told.
     """
 
     start: int
     end: int
     leader: str = ""
+    replicas: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,16 +44,23 @@ class TabletMap:
         spaces: Ranges by table.
         leaders: Every leader that is named.
         complete: No tablet is without a leader.
+        copies: Ranges by table, each with those who hold a copy, as `Tablet.replicas` has them.
     """
 
     spaces: Mapping[str, RangeMap] = field(default_factory=dict)
     leaders: frozenset[str] = frozenset()
     complete: bool = True
+    copies: Mapping[str, RangeMap] = field(default_factory=dict)
 
     def owner(self, space: str, code: int) -> str | None:
         """`host:port` of the leader of the tablet that holds this code of this table; None when it is not known."""
         ranges = self.spaces.get(space)
         return ranges.owner(code) if ranges is not None else None
+
+    def holders(self, space: str, code: int) -> str:
+        """Who holds a copy of the tablet with this code of this table, as `Tablet.replicas` has it."""
+        ranges = self.copies.get(space)
+        return (ranges.owner(code) if ranges is not None else None) or ""
 
     @classmethod
     def of(cls, tables: Mapping[str, Iterable[Tablet]]) -> TabletMap:
@@ -60,8 +69,17 @@ class TabletMap:
         complete = all(tablet.leader for tablets in listed.values() for tablet in tablets)
         ranges = {space: list(believed(tablets)) for space, tablets in listed.items()}
         leaders = frozenset(leader for found in ranges.values() for _, _, leader in found)
-        spaces = {space: RangeMap(space, found) for space, found in ranges.items()}
-        return cls(MappingProxyType(spaces), leaders, complete)
+        copies = {space: list(believed(map(_copies, tablets))) for space, tablets in listed.items()}
+        return cls(_maps(ranges), leaders, complete, _maps(copies))
+
+
+def _copies(tablet: Tablet) -> Tablet:
+    """A tablet with those who hold it in place of the one who leads it."""
+    return Tablet(tablet.start, tablet.end, tablet.replicas)
+
+
+def _maps(ranges: Mapping[str, list[tuple[int, int, str]]]) -> Mapping[str, RangeMap]:
+    return MappingProxyType({space: RangeMap(space, found) for space, found in ranges.items()})
 
 
 def believed(tablets: Iterable[Tablet]) -> Iterator[tuple[int, int, str]]:

@@ -9,6 +9,7 @@ from typing import Any
 import asyncpg
 import pytest
 
+from picopyn.asynchronous.control_plane import _interval
 from picopyn.asynchronous.host_names import HostNames
 from picopyn.asynchronous.servers_source import ServersSource
 from picopyn.dialects.yugabyte.servers import SERVERS
@@ -17,6 +18,7 @@ from picopyn.errors import NoNodeAvailable
 from picopyn.placement_settings import BalanceMode
 from picopyn.routing.placement import Placement
 from picopyn.routing.server_table import ServerTable
+from picopyn.settings import PoolSettings
 from picopyn.testing.scripted_connection import Hang, ScriptedConnection, ScriptedConnections, table
 from picopyn.topology import EventBatch, Topology
 from picopyn.topology_keys import read_topology_keys
@@ -186,3 +188,11 @@ def test_keys_without_a_server_are_told_once(caplog: pytest.LogCaptureFixture) -
     run()
     told = [record.message for record in caplog.records if "topology_keys" in record.message]
     assert told == ["no server lies in c.r.z9:2 of topology_keys", "no server lies in x.y.*:3 of topology_keys"]
+
+
+def test_67_how_often_the_list_is_read() -> None:
+    """As the setting says, once a second at most; never by itself where periodic looks are off."""
+    for interval, expected in ((0, 1.0), (2, 2.0), (600, 600.0)):
+        settings = PoolSettings.from_dsn("postgresql://h", yb_servers_refresh_interval=interval)
+        assert _interval(settings, lists=True) == expected
+    assert _interval(PoolSettings.from_dsn("postgresql://h", topology_update_interval=None), lists=True) is None

@@ -107,6 +107,19 @@ def test_seeds_are_found_among_the_servers_by_any_name() -> None:
     assert [event.uuid for event in listing.servers] == ["a", "b", "c"]
 
 
+def test_ipv6_addresses_are_the_same_however_they_are_written() -> None:
+    """In the list, in the connection string, and as the system gives the address that answered."""
+    [row] = read_servers([dict(ROW, host="2001:DB8:0:0::1", public_ip="[2001:db8:0::0:2]", uuid="a")])
+    assert (row.host, row.public_ip) == ("2001:db8::1", "2001:db8::2")
+    for answered_at, public in (("2001:db8:0:0:0:0:0:1", False), ("2001:0db8::2", True)):
+        assert choose(answered_at, [row], {}) == AddressChoice(public=public, settled=True)
+    inside = read_servers([dict(ROW, host="::ffff:10.0.0.1", public_ip="1.1.1.1")])
+    assert choose("10.0.0.1", inside, {}) == choose("::FFFF:10.0.0.1", inside, {}) == AddressChoice(settled=True)
+    assert choose("2001:db8::7", [Server("db", 1, public_ip="1.1.1.1")], {"db": "2001:DB8::0007"}).settled
+    seeds = [host("2001:0DB8::0001"), host("2001:db8::2")]
+    assert AddressBook().list([row], seeds, None).seeds == ("a",)
+
+
 def test_a_map_has_the_last_word() -> None:
     """For tunnels; the seed is still found by what the list says, and by what is dialled."""
     book = AddressBook(lambda host, port: ("localhost", port + 1))
@@ -117,12 +130,14 @@ def test_a_map_has_the_last_word() -> None:
 
 
 def test_the_dialect_is_postgresql_with_other_words() -> None:
-    """Its port, its capabilities; no start-up option of its own."""
+    """Its port, its capabilities; start-up options only for reads from followers."""
     dialect, plain = YugabyteDialect(), PostgresDialect()
     assert (dialect.name, dialect.default_port) == ("yugabyte", 5433)
     own = {Capability.LISTED_SERVERS, Capability.TABLETS}
     assert dialect.capabilities ^ plain.capabilities == {*own, Capability.DISCARD}
-    assert dialect.startup_options(Purpose.PLAIN) == {}
+    following = {"yb_read_from_followers": "on", "default_transaction_read_only": "on"}
+    for purpose in Purpose:
+        assert dialect.startup_options(purpose) == (following if purpose is Purpose.REPLICA_READ else {})
 
 
 @pytest.mark.parametrize(

@@ -67,6 +67,15 @@ def test_an_address_is_cut_at_its_last_colon() -> None:
     """IPv6 comes with and without brackets."""
     assert owner(row(leader="[::1]:5433")) == "::1:5433"
     assert owner(row(leader="::1:5433")) == "::1:5433"
+    assert owner(row(leader="[2001:DB8:0::1]:5433")) == "2001:db8::1:5433"
+
+
+def test_who_holds_a_copy_is_told_in_one_order() -> None:
+    """However the release lists them; where it does not, nobody is known."""
+    rows = [row(end=10, replicas="n2:5433,[0:0::1]:5433,n1:5433"), row(start=10, replicas=None), row(start=20)]
+    found = tablet_map([ORDERS], read_tablets(rows))
+    assert [found.holders("public.orders", code) for code in (0, 15, 30)] == ["::1:5433,n1:5433,n2:5433", "", ""]
+    assert "replicas" not in (tablets_question(name for name in OLD if name != "replicas") or "replicas")
 
 
 def test_a_name_that_is_shown_must_be_right() -> None:

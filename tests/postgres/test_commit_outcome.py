@@ -46,7 +46,11 @@ async def entries(admin: Any) -> Counter[int]:
 
 @pytest.mark.timeout(900)
 @both
-@pytest.mark.parametrize("resolve", [False, True], ids=["told", "resolved"])
+@pytest.mark.parametrize(
+    ("dialect", "resolve"),
+    [("postgres", False), ("postgres", True), ("yugabyte", False)],
+    ids=["told", "resolved", "yugabyte"],
+)
 async def test_no_entry_is_lost_and_none_is_made_twice(
     postgres: PostgresServer,
     proxy: FaultProxy,
@@ -54,13 +58,14 @@ async def test_no_entry_is_lost_and_none_is_made_twice(
     ledger: str,
     admin: Any,
     full_size: bool,
+    dialect: str,
     resolve: bool,
 ) -> None:
     """Wherever the link is cut: what returned is there once; what is unknown, once at most. Resolved, nothing is."""
     dsn = postgres.dsn.replace(f":{postgres.port}/", f":{proxy.port}/")
-    pool = await open_pool(dsn, dialect="postgres")
+    pool = await open_pool(dsn, dialect=dialect)
     unknown: set[int] = set()
-    count = 250 if full_size else 18  # four times, so a thousand in all
+    count = (500 if dialect == "yugabyte" else 250) if full_size else 18  # a thousand of each in all
     moments = cycle(MOMENTS)
 
     def entry(number: int, cuts: list[int | None]) -> Any:

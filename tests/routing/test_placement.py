@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from picopyn.placement_settings import BalanceMode
 from picopyn.routing.placement import READ_REPLICA, Placement
-from picopyn.routing.plan import Wait
+from picopyn.routing.plan import Role, Wait
 from picopyn.routing.surplus import Holding, surplus
 from picopyn.topology_keys import TopologyKey
 from tests.routing.fleet import Fleet, placement
@@ -84,7 +84,8 @@ def test_seeds_come_last_and_never_where_something_is_forbidden() -> None:
     assert fleet.place(placement("prefer-rr")) == {3: 12}
     assert fleet.place(placement("only-primary")) == "PLACEMENT"
     assert fleet.place(placement(keys="c.r.a", only_keys=True)) == "PLACEMENT"
-    for wanted in (placement(), placement("only-rr")):
+    assert not fleet.planner(placement("only-rr"), discovered=False).anywhere().candidates
+    for wanted in (placement(), placement("prefer-rr")):
         plan = fleet.planner(wanted, discovered=False).anywhere()
         assert plan.candidates[0].node.uuid == "3"
 
@@ -111,6 +112,43 @@ def test_a_better_group_is_used_once_it_is_connected() -> None:
     assert fleet.place(wanted) == {1: 12}
     fleet.unconnected = {1, 2}
     assert [candidate.node.uuid for candidate in fleet.plan(wanted).candidates] == ["1", "2"]
+
+
+def followed(fleet: Fleet, wanted: Placement, *holders: int, role: Role = Role.REPLICA) -> tuple[int, str]:
+    """Where a read for a replica goes first, over which kind of connection; the holders of the row's copies."""
+    planner = fleet.planner(wanted)
+    plan = planner.near(frozenset(map(str, holders)), role) if holders else planner.for_host(role)
+    assert plan.reason == "replica_read"
+    assert {candidate.flavour for candidate in plan.candidates} == {"replica reads"}
+    assert len({candidate.node.uuid for candidate in plan.candidates}) == len(plan.candidates)
+    return int(plan.candidates[0].node.uuid), plan.candidates[0].flavour
+
+
+def test_reads_for_a_replica_are_placed_and_go_to_whoever_holds_a_copy() -> None:
+    """In the best level that works, whoever leads; a copy in another level is asked by the servers themselves."""
+    fleet, near = Fleet(("c.r.a", "c.r.a", "c.r.a", "c.r.b")), placement(keys="c.r.a:1,c.r.b:2")
+    fleet.counts.update({1: 5, 2: 3, 3: 0, 4: 0})
+    for role in (Role.REPLICA, Role.PREFER_REPLICA):
+        assert followed(fleet, near, role=role)[0] == 3
+        assert followed(fleet, near, 1, 2, 4, role=role)[0] == 2
+    assert followed(fleet, near, 4)[0] == 3
+    fleet.stop(2)
+    assert followed(fleet, near, 1, 2, 4)[0] == 1
+    fleet.stop(1, 3)
+    assert followed(fleet, near, 1, 4)[0] == 4
+    fleet.stop(4)
+    assert followed(fleet, near, 1, 2, 4)[0] in (1, 2, 3), "everything down is tried all the same"
+    strict = fleet.planner(placement(keys="c.r.b", only_keys=True)).near(frozenset("1"), Role.REPLICA)
+    assert strict.wait is Wait.PLACEMENT
+
+
+def test_the_same_plan_for_a_replica_is_made_once() -> None:
+    """Whoever keeps plans by identity may; other roles stay as they were."""
+    fleet = Fleet(("c.r.a",))
+    planner = fleet.planner(placement())
+    assert planner.for_host(Role.REPLICA) is planner.for_host(Role.REPLICA) is planner.anywhere(Role.PREFER_REPLICA)
+    assert planner.for_host(Role.LEADER).candidates[0].flavour == "plain"
+    assert planner.anywhere() is planner.anywhere(Role.ANY) is planner.for_host(Role.LEADER)
 
 
 def test_everything_down_is_tried_all_the_same() -> None:

@@ -1,7 +1,7 @@
 """The numbered scenarios of the smart drivers' own tests, as decisions: where 12 connections go.
 
-The numbers are those of `yugabyte-smart-drivers.md` section 4. What is about a network, a pool or a list of servers is
-in `tests/yugabyte`, with the list of the numbers that do not apply.
+The numbers are those of `tests/yugabyte-scenarios.md`, which says where those are that are about a network, a pool or a
+list of servers.
 """
 
 from __future__ import annotations

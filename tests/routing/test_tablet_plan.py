@@ -12,6 +12,7 @@ from picopyn.routing.plan import Planner, Role, Wait
 from picopyn.routing.tablet_plan import TabletPlanner, Welcome
 from picopyn.topology import EventInstance, Topology, TopologySnapshot
 from picopyn.topology.tablet_map import Tablet, TabletMap
+from tests.routing.fleet import Fleet, placement
 
 NODES = {"a": 1, "b": 2, "c": 3}
 
@@ -70,8 +71,21 @@ def test_without_a_known_leader_placement_decides() -> None:
 
 
 def test_calls_for_a_replica_do_not_go_to_leaders() -> None:
-    """They asked for somebody else."""
+    """They asked for somebody else: for whoever holds a copy, if anybody knows."""
     assert Case().plan(0, Role.REPLICA) == Case().plan(0, Role.PREFER_REPLICA) == ("c", "any")
+    fleet = Fleet(("c.r.a", "c.r.a", "c.r.a"))
+    fleet.counts.update({1: 1, 2: 1, 3: 0})
+    table, placed = LeaderTable(100), fleet.planner(placement())
+    table.publish(TabletMap.of({"t": [Tablet(0, 50, "10.0.0.2:5433", "10.0.0.2:5433,other:1")]}), {"other:1": "1"})
+    planner = TabletPlanner(placed, fleet.health, fleet.counts.__getitem__, Random(1), table, placed.welcome())
+
+    def first(code: int, role: Role) -> tuple[set[str], str]:
+        plans = [planner.for_bucket("t", code, role, read=False) for _ in range(30)]
+        return {plan.candidates[0].node.uuid for plan in plans}, plans[0].reason
+
+    assert first(0, Role.REPLICA) == ({"1", "2"}, "replica_read")
+    assert first(70, Role.REPLICA) == ({"3"}, "replica_read")
+    assert first(0, Role.LEADER) == ({"2"}, "keyed")
 
 
 def test_a_leader_in_doubt_is_left_out() -> None:

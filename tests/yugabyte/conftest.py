@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from contextlib import suppress
 from typing import Any
 
 import pytest
 
+from picopyn import asynchronous, sync
 from picopyn.testing import YugabyteCluster
 from tests.postgres.conftest import nothing_left_behind, open_pool, until
 
 __all__ = ["held", "nothing_left_behind", "open_pool", "until"]
 
 Factory = Callable[..., YugabyteCluster]
+Connect = Callable[..., Coroutine[Any, Any, Any]]
 
 REAL = "PICOPYN_TEST_YUGABYTE_DSN"
 
@@ -45,6 +49,35 @@ def real_dsn() -> str:
     if not dsn:
         pytest.skip(f"{REAL} names no cluster")
     return dsn
+
+
+class Blocking:
+    """A connection that blocks, awaited."""
+
+    def __init__(self, inner: Any) -> None:
+        self.inner = inner
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self.inner, name)
+        return method if name in ("is_closed", "terminate") else functools.partial(asyncio.to_thread, method)
+
+
+@pytest.fixture
+async def connect(facade: str) -> AsyncIterator[Connect]:
+    """`connect` of the facade; what it opened is closed at the end."""
+    opened: list[Any] = []
+
+    async def open_one(dsn: str, **options: Any) -> Any:
+        if facade == "asynchronous":
+            opened.append(await asynchronous.connect(dsn, **options))
+        else:
+            opened.append(Blocking(await asyncio.to_thread(sync.connect, dsn, **options)))
+        return opened[-1]
+
+    yield open_one
+    for connection in opened:
+        with suppress(Exception):
+            await connection.close()
 
 
 def names(cluster: YugabyteCluster) -> dict[str, str]:

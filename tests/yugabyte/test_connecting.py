@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 import gc
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import asyncpg
@@ -17,42 +16,13 @@ from picopyn import asynchronous, sync
 from picopyn.errors import ConfigError, NoNodeAvailable
 from picopyn.testing import FaultProxy, YugabyteCluster
 from tests.threads import FACADES
-from tests.yugabyte.conftest import Factory, in_thread
+from tests.yugabyte.conftest import Blocking, Connect, Factory, connect, in_thread
 
 both = pytest.mark.parametrize("facade", FACADES, indirect=True)
-pytestmark = both
+
+__all__ = ["connect"]
 
 THREE = ("c.r.a", "c.r.b", "c.r.c")
-Connect = Callable[..., Coroutine[Any, Any, Any]]
-
-
-class Blocking:
-    """A connection that blocks, awaited."""
-
-    def __init__(self, inner: Any) -> None:
-        self.inner = inner
-
-    def __getattr__(self, name: str) -> Any:
-        method = getattr(self.inner, name)
-        return method if name in ("is_closed", "terminate") else functools.partial(asyncio.to_thread, method)
-
-
-@pytest.fixture
-async def connect(facade: str) -> AsyncIterator[Connect]:
-    """`connect` of the facade; what it opened is closed at the end."""
-    opened: list[Any] = []
-
-    async def open_one(dsn: str, **options: Any) -> Any:
-        if facade == "asynchronous":
-            opened.append(await asynchronous.connect(dsn, **options))
-        else:
-            opened.append(Blocking(await asyncio.to_thread(sync.connect, dsn, **options)))
-        return opened[-1]
-
-    yield open_one
-    for connection in opened:
-        with suppress(Exception):
-            await connection.close()
 
 
 async def node_of(cluster: YugabyteCluster, connection: Any) -> str:
@@ -64,6 +34,7 @@ async def spread(cluster: YugabyteCluster, connections: list[Any]) -> dict[str, 
     return dict(sorted(Counter([await node_of(cluster, connection) for connection in connections]).items()))
 
 
+@both
 async def test_12_connections_are_four_each_and_count_until_they_are_closed(
     picopyn_yugabyte_cluster: Factory, connect: Connect
 ) -> None:
@@ -86,6 +57,7 @@ async def test_12_connections_are_four_each_and_count_until_they_are_closed(
     gc.collect()
 
 
+@both
 async def test_70_many_at_once_and_one_that_is_given_up(
     picopyn_yugabyte_cluster: Factory, connect: Connect, facade: str
 ) -> None:
@@ -103,6 +75,17 @@ async def test_70_many_at_once_and_one_that_is_given_up(
     assert counts == {"n1": 4, "n2": 4, "n3": 4}
 
 
+async def test_71_both_facades_share_counts(picopyn_yugabyte_cluster: Factory) -> None:
+    """What one process opens without a pool is spread together."""
+    cluster = picopyn_yugabyte_cluster(THREE)
+    awaited = [await asynchronous.connect(cluster.dsn, load_balance=True) for _ in range(3)]
+    blocking = [Blocking(await in_thread(partial(sync.connect, cluster.dsn, load_balance=True))) for _ in range(3)]
+    assert await spread(cluster, [*awaited, *blocking]) == {"n1": 2, "n2": 2, "n3": 2}
+    for connection in (*awaited, *blocking):
+        await connection.close()
+
+
+@both
 async def test_65_66_dead_nodes_are_passed_by(picopyn_yugabyte_cluster: Factory, connect: Connect) -> None:
     """Each is tried once; the list is read from a survivor when the seed is dead; levels and modes count."""
     cluster = picopyn_yugabyte_cluster(THREE, read_replicas=("c.r.a",))
@@ -121,6 +104,7 @@ async def test_65_66_dead_nodes_are_passed_by(picopyn_yugabyte_cluster: Factory,
     assert await node_of(cluster, await connect(cluster.dsn, **keys, **delay)) in ("n1", "n4"), "the delay is no wall"
 
 
+@both
 async def test_a_host_that_ends_while_it_is_asked_is_passed_by(
     picopyn_yugabyte_cluster: Factory, connect: Connect
 ) -> None:
@@ -132,6 +116,7 @@ async def test_a_host_that_ends_while_it_is_asked_is_passed_by(
         assert await node_of(cluster, await connect(dsn, load_balance="only-rr")) == "n4"
 
 
+@both
 async def test_a_host_that_hangs_is_waited_for_once(picopyn_yugabyte_cluster: Factory, connect: Connect) -> None:
     """Under whichever address the list has it."""
     cluster = picopyn_yugabyte_cluster(THREE)
@@ -150,6 +135,7 @@ async def test_a_host_that_hangs_is_waited_for_once(picopyn_yugabyte_cluster: Fa
         assert proxy.accepted == 1
 
 
+@both
 async def test_without_balancing_the_first_host_that_works(picopyn_yugabyte_cluster: Factory, connect: Connect) -> None:
     """And on a plain PostgreSQL in every mode; what only pools have is refused."""
     cluster = picopyn_yugabyte_cluster(THREE)
@@ -165,6 +151,7 @@ async def test_without_balancing_the_first_host_that_works(picopyn_yugabyte_clus
         await connect(cluster.dsn_of("n1").removesuffix("postgres") + "nowhere", load_balance=True)
 
 
+@both
 async def test_a_real_cluster(real_dsn: str, connect: Connect) -> None:
     """Three connections for each server are three at each."""
     admin = await asyncpg.connect(real_dsn)

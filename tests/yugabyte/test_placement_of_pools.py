@@ -1,13 +1,7 @@
 """Pools on a YugabyteDB: where their connections go while nothing fails.
 
-The numbers in names and ids are those of `yugabyte-smart-drivers.md` section 4; as decisions they are all in
-`tests/routing/test_placement_scenarios.py`. These do not apply:
-
-- 71 (the sync and async pools of a process share counters): pools do not; each spreads its own connections, and what is
-  opened without a pool is counted together (`test_connecting.py`).
-- 73 in part (growth by the driver below a pool): the pool is the driver.
-- 75 in part: bad values are refused, not clamped; the order of keys and the sharing of states by them mean nothing.
-- 76: fail-over between two clusters, which no released driver has.
+The numbers in names and ids are those of `tests/yugabyte-scenarios.md`; as decisions they are all in
+`tests/routing/test_placement_scenarios.py`.
 """
 
 from __future__ import annotations
@@ -21,11 +15,22 @@ from typing import Any
 import asyncpg
 import pytest
 
-from picopyn.errors import ConfigError, NoNodeAvailable, NotSupported
+from picopyn.errors import ConfigError, NoNodeAvailable
 from picopyn.testing import YugabyteCluster
 from tests.postgres.conftest import OpenPool
 from tests.threads import FACADES
-from tests.yugabyte.conftest import LONG, Factory, acquire, connected, held, names, release, until, where
+from tests.yugabyte.conftest import (
+    LONG,
+    Connect,
+    Factory,
+    acquire,
+    connected,
+    held,
+    names,
+    release,
+    until,
+    where,
+)
 
 both = pytest.mark.parametrize("facade", FACADES, indirect=True)
 
@@ -121,8 +126,6 @@ async def test_calls_are_spread_like_connections(six: YugabyteCluster, open_pool
         assert where(six, [connection]) == of(1, count=1)
     async with pool.transaction() as connection:
         assert await connection.fetchval("SELECT 1") == 1
-    with pytest.raises(NotSupported):
-        await pool.fetchval("SELECT 1", role="replica")
 
 
 @both
@@ -221,6 +224,41 @@ async def test_who_may_not_ask_for_the_servers(
     assert sum("may not ask" in record.message for record in caplog.records) == 1
 
 
+@both
+async def test_a_refusing_mode_without_a_list_refuses(
+    picopyn_yugabyte_cluster: Factory, open_pool: OpenPool, connect: Connect
+) -> None:
+    """Nobody tells which nodes may be used: a plain PostgreSQL, or no right to ask. At once, with the mode."""
+    cluster = picopyn_yugabyte_cluster(PRIMARIES_HERE, read_replicas=("c.r.d",))
+    cluster.deny("app")
+    denied = cluster.dsn.replace("postgres@", "app@")
+    plain = cluster.storage_dsn.removesuffix("postgres") + "template1"
+    keys = {"load_balance": True, "topology_keys": "c.r.a", "fallback_to_topology_keys_only": True}
+    patient = {"acquire_timeout": 600.0, "connect_timeout": 600.0}
+    for dsn, dialect in ((denied, "auto"), (plain, "auto"), (plain, "yugabyte")):
+        for options, mode in (
+            ({"load_balance": "only-rr"}, "load_balance=only-rr"),
+            (keys, "load_balance=any, topology_keys=c.r.a:1, fallback_to_topology_keys_only"),
+        ):
+            for opening in (
+                open_pool(dsn, dialect=dialect, **options, **patient),
+                connect(dsn, dialect=dialect, **options),
+            ):
+                with pytest.raises(NoNodeAvailable, match="no node is known to be one that") as told:
+                    await opening
+                assert told.value.mode == mode
+    opened = await open_pool(denied, load_balance="prefer-rr")
+    assert await opened.fetchval("SELECT 1") == 1
+
+
+async def test_a_refusing_mode_waits_as_long_as_a_call_may(six: YugabyteCluster, open_pool: OpenPool) -> None:
+    """The opening, too: `acquire_timeout` counts where nodes that may not be used live on."""
+    options = {"load_balance": "only-rr", "topology_keys": "c.r.dc1", "fallback_to_topology_keys_only": True}
+    with pytest.raises(NoNodeAvailable) as told:
+        await open_pool(six.dsn, connect_timeout=600.0, acquire_timeout=0.2, **options)
+    assert told.value.mode == "load_balance=only-rr, topology_keys=c.r.dc1:1, fallback_to_topology_keys_only"
+
+
 async def test_a_zone_that_no_node_has_is_told(
     six: YugabyteCluster, open_pool: OpenPool, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -231,7 +269,7 @@ async def test_a_zone_that_no_node_has_is_told(
     assert sum("no server lies in c.r.nowhere:1" in record.message for record in caplog.records) == 1
     await pool.wait_ready(timeout=LONG)
     with pytest.raises(NoNodeAvailable, match="is not allowed") as refused:
-        await open_pool(six.dsn, fallback_to_topology_keys_only=True, connect_timeout=1, **options)
+        await open_pool(six.dsn, fallback_to_topology_keys_only=True, acquire_timeout=0.2, **options)
     assert refused.value.mode == "load_balance=any, topology_keys=c.r.nowhere:1, fallback_to_topology_keys_only"
 
 

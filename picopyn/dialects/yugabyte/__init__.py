@@ -5,10 +5,12 @@ This room knows SQLSTATEs, SQL texts and rows. Where calls go is decided in `rou
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Final
 
-from picopyn.dialects.base import Capability, KeyHash
+from picopyn.dialects.base import Capability, KeyHash, Purpose
 from picopyn.dialects.postgres import PostgresDialect
 from picopyn.dialects.yugabyte import faults
 from picopyn.dialects.yugabyte.key_hash import YUGABYTE_KEY_HASH
@@ -24,6 +26,9 @@ _CAPABILITIES: Final = frozenset(
         Capability.LISTED_SERVERS,
         Capability.TABLETS,
     }
+)
+_FOLLOWING: Final[Mapping[str, str]] = MappingProxyType(
+    {"yb_read_from_followers": "on", "default_transaction_read_only": "on"}
 )
 
 
@@ -52,6 +57,13 @@ class YugabyteDialect(PostgresDialect):
     def capabilities(self) -> frozenset[Capability]:
         """Those of PostgreSQL, and that servers list each other and lead tablets; sessions are not discarded."""
         return _CAPABILITIES
+
+    def startup_options(self, purpose: Purpose) -> Mapping[str, str]:
+        """For reads from followers: allowed, and the session read-only, without which they are not done.
+
+        *Source*: `yugabyte-smart-drivers.md` section 7.6; YugabyteDB documentation, "Follower reads".
+        """
+        return _FOLLOWING if purpose is Purpose.REPLICA_READ else super(YugabyteDialect, self).startup_options(purpose)
 
     @property
     def key_hash(self) -> KeyHash:

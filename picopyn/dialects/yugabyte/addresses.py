@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from picopyn.dialects.yugabyte.servers import Server
+from picopyn.topology.host_text import canonical
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +44,10 @@ def choose(answered_at: str | None, servers: Sequence[Server], addresses: Mappin
     """
 
     def place(host: str) -> str | None:
-        return addresses.get(host, host) if host else None
+        found = addresses.get(host, host) if host else None
+        return found and canonical(found)
 
+    answered_at = answered_at and canonical(answered_at)
     for server in servers:
         private, public = place(server.host), place(server.public_ip)
         if answered_at is not None and private == answered_at:

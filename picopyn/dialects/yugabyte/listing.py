@@ -13,6 +13,7 @@ from picopyn.dialects.yugabyte.addresses import AddressChoice, choose
 from picopyn.dialects.yugabyte.servers import Server
 from picopyn.routing.host_roles import Host
 from picopyn.topology import EventInstance
+from picopyn.topology.host_text import canonical
 
 #: Turns a (host, port) of the list into the one to dial.
 AddressMap = Callable[[str, int], tuple[str, int]]
@@ -93,7 +94,7 @@ class AddressBook:
 
     def _places(self, host: str, port: int) -> Iterable[tuple[str, int]]:
         """Under what a host may be known: its name, and its address."""
-        return [(each, port) for each in (host, self.addresses.get(host)) if each]
+        return [(canonical(each), port) for each in (host, self.addresses.get(host)) if each]
 
 
 def seed(host: Host) -> EventInstance:

@@ -14,6 +14,7 @@ from typing import Any, Final
 from uuid import NAMESPACE_URL, uuid5
 
 from picopyn.routing.placement import PRIMARY, READ_REPLICA
+from picopyn.topology.host_text import canonical
 
 #: The question.
 SERVERS: Final = "SELECT * FROM yb_servers()"
@@ -60,7 +61,7 @@ def read_servers(rows: Iterable[Mapping[str, Any]]) -> list[Server]:
 
 
 def _server(row: Mapping[str, Any]) -> Server:
-    host, port = _bare(row["host"]), int(row["port"])
+    host, port = _host(row["host"]), int(row["port"])
     if not 1 <= port <= 65535:
         raise ValueError(f"{port} is no port")
     return Server(
@@ -70,13 +71,12 @@ def _server(row: Mapping[str, Any]) -> Server:
         cloud=row["cloud"] or "",
         region=row["region"] or "",
         zone=row["zone"] or "",
-        public_ip=_bare(row["public_ip"]),
+        public_ip=_host(row["public_ip"]),
         uuid=row.get("uuid") or str(uuid5(NAMESPACE_URL, f"postgresql://{host}:{port}")),
         universe=row.get("universe_uuid") or "",
     )
 
 
-def _bare(host: str | None) -> str:
-    """An address without the brackets of IPv6."""
-    text = (host or "").strip()
-    return text[1:-1] if text.startswith("[") and text.endswith("]") else text
+def _host(text: str | None) -> str:
+    """A name, or an address as addresses are compared."""
+    return canonical((text or "").strip())

@@ -11,9 +11,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from sys import intern
 from typing import Any, Final
 
 from picopyn.dialects.yugabyte.hash_code import HASH_CODES
+from picopyn.topology.host_text import canonical
 from picopyn.topology.tablet_map import Tablet, TabletMap
 
 #: Which columns the view has: none where the release has no such view.
@@ -114,8 +116,10 @@ def tablets_question(columns: Iterable[str]) -> str | None:
     if not known.issuperset(_NEEDED):
         return None
     running = " AND tablet_state = 'RUNNING'" if "tablet_state" in known else ""
+    copies = ", array_to_string(replicas, ',') AS replicas" if "replicas" in known else ""
     return (
-        "SELECT tablet_id, oid::bigint AS oid, relname, start_hash_code, end_hash_code, leader FROM yb_tablet_metadata "
+        f"SELECT tablet_id, oid::bigint AS oid, relname, start_hash_code, end_hash_code, leader{copies} "
+        "FROM yb_tablet_metadata "
         f"WHERE db_name = current_database() AND start_hash_code IS NOT NULL{running}"
     )
 
@@ -135,16 +139,22 @@ def _tablet(row: Mapping[str, Any]) -> TabletRow | None:
     if not (type(start) is int and type(end) is int and type(oid) is int and 0 <= start < end <= HASH_CODES):
         return None
     shown = name if isinstance(name, str) and name != _MASKED else ""
-    return TabletRow(oid, shown, Tablet(start, end, _address(row["leader"])))
+    return TabletRow(oid, shown, Tablet(start, end, _address(row["leader"]), _addresses(row.get("replicas"))))
+
+
+def _addresses(replicas: Any) -> str:
+    """Each `host:port` without brackets, in one order, with commas between them."""
+    if not isinstance(replicas, str):
+        return ""
+    return intern(",".join(sorted(filter(None, map(_address, replicas.split(","))))))
 
 
 def _address(leader: Any) -> str:
-    """`host:port` without brackets; empty where there is none, as during an election."""
+    """`host:port` as addresses are compared, without brackets; empty where there is none, as during an election."""
     if not isinstance(leader, str):
         return ""
     host, colon, port = leader.strip().rpartition(":")
-    host = host.removeprefix("[").removesuffix("]")
-    return f"{host}:{port}" if colon and host and port.isascii() and port.isdigit() else ""
+    return f"{canonical(host)}:{port}" if colon and host and port.isascii() and port.isdigit() else ""
 
 
 def read_table(rows: Sequence[Mapping[str, Any]]) -> TableFacts | None:

@@ -3,7 +3,8 @@
 Decides what `yb_servers()`, `yb_tablet_metadata` and `yb_table_properties()` look like in each release. They lie in
 `pg_catalog`, as at the original, so that nobody's `search_path` hides them.
 
-*Source*: `yugabyte-smart-drivers.md` sections 1.1 (columns and since when), 7.4 (the view, its masks and its forms).
+*Source*: `yugabyte-smart-drivers.md` sections 1.1 (columns and since when), 7.4 (the view, its masks and its forms),
+7.6 (when a read is done by followers, and how stale it is).
 """
 
 from __future__ import annotations
@@ -39,6 +40,11 @@ CREATE TABLE picopyn_cluster.tablets (
     leader text, replicas text[]);
 CREATE TABLE picopyn_cluster.hash_tables (oid oid PRIMARY KEY, columns bigint);
 GRANT SELECT ON ALL TABLES IN SCHEMA picopyn_cluster TO public;
+CREATE FUNCTION picopyn_cluster.follower_read() RETURNS int LANGUAGE sql STABLE AS $$
+    SELECT CASE WHEN coalesce(nullif(current_setting('yb.read_from_followers', true), ''), 'off')::bool
+        AND current_setting('transaction_read_only')::bool
+        THEN coalesce(nullif(current_setting('yb.follower_read_staleness_ms', true), ''), '30000')::int END
+$$;
 """
 
 #: Where a session is: all sessions come from the address of the node they go through. PostgreSQL looks built-in

@@ -13,7 +13,6 @@ import uuid
 import weakref
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from types import TracebackType
 from typing import Any, Literal
 
@@ -24,6 +23,7 @@ from picopyn.testing.postgres_process import Workplace
 from picopyn.testing.postgres_session import Row
 from picopyn.testing.yugabyte.catalog import SERVER_COLUMNS, TABLES, literal, objects
 from picopyn.testing.yugabyte.greeting import Greeting
+from picopyn.testing.yugabyte.own_settings import OwnSettings
 
 #: What servers of a release with so many columns of `yb_servers()` call themselves.
 _VERSIONS = {8: "11.2-YB-2.14.17.0-b0", 9: "11.2-YB-2.20.9.0-b0", 10: "15.12-YB-2025.2.0.0-b0"}
@@ -77,6 +77,9 @@ class YugabyteCluster:
     A node that was killed stays listed, as at the original, where the master takes about a minute to declare it dead;
     `unlist` is that moment. What every session of a node does costs nothing while it is frozen, but a statement that
     was on its way to the storage is executed. Every call that names a node raises `PostgresFailed` when there is none.
+
+    Nothing is ever read from a follower, for all nodes share one storage. Whether a statement would be is said by
+    `SELECT picopyn_cluster.follower_read()`: how old its data would be (milliseconds), NULL if it reads from leaders.
     """
 
     def __init__(
@@ -253,7 +256,15 @@ class YugabyteCluster:
 
     # tablets
 
-    def shard(self, table: str, *, tablets: int = 3, hash_columns: int = 1, database: str = "postgres") -> None:
+    def shard(
+        self,
+        table: str,
+        *,
+        tablets: int = 3,
+        hash_columns: int = 1,
+        database: str = "postgres",
+        replication: int | None = None,
+    ) -> None:
         """Split a table (or index) that exists into tablets, with leaders on the nodes of the primary cluster in turn.
 
         Args:
@@ -261,16 +272,17 @@ class YugabyteCluster:
             tablets: How many.
             hash_columns: How many columns of its key are hashed.
             database: The database it is in.
+            replication: How many nodes of the primary cluster hold a copy: the leader and those after it; None: all.
         """
         holders = [node for node in self._nodes.values() if node.node_type == "primary"]
         [(oid, name)] = self._ask(f"SELECT oid::text, relname FROM pg_class WHERE oid = {literal(table)}::regclass")
         edges = [number * _HASHES // tablets for number in range(tablets + 1)]
-        replicas = ", ".join(literal(_address(node)) for node in holders)
+        copies = min(replication or len(holders), len(holders))
         for number in range(tablets):
             values = f"{literal(uuid.uuid4().hex)}, {oid}, {literal(database)}, {literal(name)}"
-            leader = literal(_address(holders[number % len(holders)]))
-            span = f"{edges[number]}, {edges[number + 1]}"
-            self._ask(f"INSERT INTO picopyn_cluster.tablets VALUES ({values}, {span}, {leader}, ARRAY[{replicas}])")
+            holding = [literal(_address(holders[(number + copy) % len(holders)])) for copy in range(copies)]
+            span = f"{edges[number]}, {edges[number + 1]}, {holding[0]}, ARRAY[{', '.join(holding)}]"
+            self._ask(f"INSERT INTO picopyn_cluster.tablets VALUES ({values}, {span})")
         self._ask(f"INSERT INTO picopyn_cluster.hash_tables VALUES ({oid}, {hash_columns})")
 
     def lead(self, name: str | None, *, instead_of: str | None = None) -> None:
@@ -314,8 +326,12 @@ class YugabyteCluster:
         return node
 
     def _door(self, address: str, host: str) -> FaultProxy:
-        storage, greeting = self._running(), partial(Greeting, _VERSIONS[self._shape[0]])
-        return FaultProxy(storage.host, storage.port, listen=address, own_port=self._port, origin=host, reword=greeting)
+        storage, version = self._running(), _VERSIONS[self._shape[0]]
+
+        def reword() -> tuple[OwnSettings, Greeting]:
+            return OwnSettings(), Greeting(version)
+
+        return FaultProxy(storage.host, storage.port, listen=address, own_port=self._port, origin=host, reword=reword)
 
     def _describe(self, node: YugabyteNode) -> None:
         cloud, region, zone = node.zone.split(".")

@@ -1,0 +1,185 @@
+"""`role="replica"` on a YugabyteDB: read from followers, near by, in sessions that cannot write.
+
+Whether a statement would be read from a follower is the embedded cluster's word; on a real one its settings tell.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+
+import asyncpg
+import pytest
+
+from picopyn import asynchronous, sync
+from picopyn.errors import AcquireTimeout, ConfigError, NoNodeAvailable
+from picopyn.testing import YugabyteCluster
+from tests.postgres.conftest import OpenPool
+from tests.threads import FACADES
+from tests.yugabyte.conftest import LONG, SOON, in_thread, states, until
+
+both = pytest.mark.parametrize("facade", FACADES, indirect=True)
+
+STALENESS = "SELECT picopyn_cluster.follower_read()"
+WHERE = "SELECT host(inet_server_addr())"
+#: Three nodes in the zone of the client, one in another; each tablet has two copies, on neighbours.
+ZONES = ("c.r.a", "c.r.a", "c.r.a", "c.r.b")
+NEAR = {"load_balance": True, "topology_keys": "c.r.a:1"}
+
+
+@pytest.fixture(scope="module")
+def four() -> Iterator[YugabyteCluster]:
+    """The nodes, and a table with a row for every key; tests leave them as they found them."""
+    with YugabyteCluster(ZONES) as cluster:
+        cluster.execute("CREATE TABLE t (id int PRIMARY KEY, v int)")
+        cluster.execute("INSERT INTO t SELECT i, i FROM generate_series(0, 99) i")
+        cluster.shard("t", tablets=4, replication=2)
+        yield cluster
+
+
+@both
+async def test_reads_for_a_replica_are_read_from_followers(four: YugabyteCluster, open_pool: OpenPool) -> None:
+    """Single calls, held connections and transactions, also after a borrower has cleared the session; no others."""
+    pool = await open_pool(four.dsn, yb_follower_read_staleness_ms=5000, max_size=1, **NEAR)
+    await pool.wait_ready(timeout=LONG)
+    for role in ("replica", "prefer_replica"):
+        assert await pool.fetchval(STALENESS, role=role) == 5000
+    for role in (None, "leader", "prefer_leader", "any"):
+        assert await pool.fetchval(STALENESS, role=role) is None
+    for options in ({"role": "replica"}, {"read_only": True}):
+        async with pool.acquire(**options) as connection:
+            assert await connection.fetchval(STALENESS) == 5000
+            await connection.execute("SET work_mem = '77MB'; RESET ALL; SET yb_follower_read_staleness_ms = 7000")
+            assert await connection.fetchval(STALENESS) == 7000
+    async with pool.transaction(role="replica") as connection:
+        assert await connection.fetchval(STALENESS) == 5000
+    assert await pool.run_transaction(lambda tx: tx.fetchval(STALENESS), role="replica") == 5000
+    assert pool.stats().calls["replica_read"] == 2
+
+
+@both
+async def test_a_pool_for_replicas(four: YugabyteCluster, open_pool: OpenPool) -> None:
+    """Its role counts where a call names none; the staleness is the server's own when nobody says another."""
+    pool = await open_pool(f"{four.dsn_of('n4')}?role=replica&load_balance=any")
+    assert await pool.fetchval(STALENESS) == 30_000
+    assert await pool.fetchval(STALENESS, role="leader") is None
+    async with pool.acquire() as connection:
+        assert await connection.fetchval(STALENESS) == 30_000
+    alone = await open_pool(four.dsn_of("n4"), role="prefer_replica", yb_follower_read_staleness_ms=1000)
+    assert await alone.fetchval(STALENESS) == 1000
+    assert await alone.fetchval(WHERE) == four.node("n4").host
+
+
+@both
+async def test_nothing_is_written_there(four: YugabyteCluster, open_pool: OpenPool) -> None:
+    """The server refuses, and says so; nothing is sent to a leader instead."""
+    pool = await open_pool(four.dsn, **NEAR)
+    for write in ("INSERT INTO t VALUES ($1, 1)", "DELETE FROM t WHERE id = $1"):
+        with pytest.raises(asyncpg.ReadOnlySQLTransactionError):
+            await pool.execute(write, 1000, role="replica")
+    assert await pool.fetchval("SELECT count(*) FROM t") == 100
+
+
+@both
+async def test_a_keyed_read_goes_to_a_copy_near_by(four: YugabyteCluster, open_pool: OpenPool) -> None:
+    """Of the nodes in the zone, to those that hold one; where none does, to any of them, and never elsewhere."""
+    pool = await open_pool(four.dsn, **NEAR)
+    await pool.wait_ready(timeout=LONG)
+    read = "SELECT host(inet_server_addr()), picopyn_cluster.follower_read(), v FROM t WHERE id = $1"
+    assert (await pool.explain_route(read, 1, role="replica")).buckets == (4624,)
+    names = {four.node(name).host: name for name in four.nodes}
+    served: dict[int, set[str]] = {}
+    for key in range(60):
+        host, staleness, value = await pool.fetchrow(read, key, role="replica")
+        assert (staleness, value) == (30_000, key)
+        code = (await pool.explain_route(read, key)).buckets[0]
+        served.setdefault(code * 4 // 65536, set()).add(names[host])
+    assert served[0] == {"n1", "n2"}
+    assert served[1] == {"n2", "n3"}
+    assert served[2] == {"n3"}, "the other copy is in another zone"
+    assert served[3] == {"n1"}
+    assert pool.stats().calls["replica_read"] == 60
+
+
+@both
+async def test_when_a_zone_is_down_the_next_one_answers(four: YugabyteCluster, open_pool: OpenPool) -> None:
+    """As everything else; a pool that must not leave its zone refuses with its mode."""
+    keys = {"load_balance": True, "topology_keys": "c.r.b:1", "role": "replica", **SOON}
+    pool = await open_pool(four.dsn, **keys)
+    strict = await open_pool(four.dsn, fallback_to_topology_keys_only=True, acquire_timeout=0.3, **keys)
+    await pool.wait_ready(timeout=LONG)
+    assert await pool.fetchval(WHERE) == four.node("n4").host
+    await in_thread(four.kill, "n4")
+    try:
+        assert await pool.fetchval(WHERE, idempotent=True, timeout=LONG) != four.node("n4").host
+        await until(lambda: states(strict, four)["n4"] == "down")
+        with pytest.raises(NoNodeAvailable) as told:
+            await strict.fetchval(WHERE)
+        assert told.value.mode == "load_balance=any, topology_keys=c.r.b:1, fallback_to_topology_keys_only"
+    finally:
+        four.restart("n4")
+
+
+@both
+async def test_a_server_without_follower_reads_says_so(four: YugabyteCluster, open_pool: OpenPool) -> None:
+    """A release, or a plain PostgreSQL, that does not know the setting; other calls go on."""
+    plain = four.storage_dsn.removesuffix("postgres") + "template1"
+    pool = await open_pool(plain, dialect="yugabyte", acquire_timeout=0.5)
+    with pytest.raises(AcquireTimeout, match="yb_read_from_followers"):
+        await pool.fetchval("SELECT 1", role="replica")
+    assert await pool.fetchval("SELECT 1") == 1
+
+
+async def connect(facade: str, *args: Any, **options: Any) -> Any:
+    """A connection without a pool, and what it says."""
+    if facade == "asynchronous":
+        connection = await asynchronous.connect(*args, **options)
+        try:
+            return await connection.fetchval(STALENESS)
+        finally:
+            await connection.close()
+
+    def blocking() -> Any:
+        opened = sync.connect(*args, **options)
+        try:
+            return opened.fetchval(STALENESS)
+        finally:
+            opened.close()
+
+    return await asyncio.to_thread(blocking)
+
+
+@both
+async def test_without_a_pool(four: YugabyteCluster, facade: str) -> None:
+    """Whether the dialect is known beforehand or not; a staleness without the role is refused."""
+    for dialect in ("auto", "yugabyte"):
+        for balance in (False, True):
+            options = {"dialect": dialect, "load_balance": balance}
+            assert await connect(facade, four.dsn, role="replica", **options) == 30_000
+            assert await connect(facade, four.dsn, role="leader", **options) is None
+    both_said = {"role": "prefer_replica", "yb_follower_read_staleness_ms": 2000}
+    assert await connect(facade, four.dsn, load_balance=True, **both_said) == 2000
+    with pytest.raises(ConfigError, match="role='replica'"):
+        await connect(facade, four.dsn, yb_follower_read_staleness_ms=2000)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"yb_follower_read_staleness_ms": 30}, "a whole number from 1000"),
+        ({"yb_follower_read_staleness_ms": 5000, "dialect": "postgres"}, "is for YugabyteDB"),
+        ({"yb_follower_read_staleness_ms": 5000, "dialect": "picodata"}, "is for YugabyteDB"),
+        ({"role": "follower"}, "role must be one of"),
+        (
+            {"role": "replica", "dialect": "yugabyte", "fallback_master": True},
+            "fallback_master is for plain PostgreSQL",
+        ),
+    ],
+)
+def test_what_cannot_work_is_told_before_anything_is_opened(
+    pool_class: Any, options: dict[str, Any], words: str
+) -> None:
+    """By its name."""
+    with pytest.raises(ConfigError, match=words):
+        pool_class("postgresql://h", **options)

@@ -1,0 +1,87 @@
+"""`warm_up`: a hook that has new connections load what some statements need, before a caller waits for it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import asyncpg
+import pytest
+
+from picopyn import asynchronous, sync
+from picopyn.errors import UsageError
+from picopyn.testing import YugabyteCluster
+from tests.postgres.conftest import OpenPool
+from tests.threads import FACADES
+from tests.yugabyte.conftest import LONG, until
+
+both = pytest.mark.parametrize("facade", FACADES, indirect=True)
+
+#: A function that is called while it is planned, and counts that.
+COUNTED = """
+CREATE SEQUENCE plans;
+CREATE FUNCTION planned(i int) RETURNS int LANGUAGE plpgsql IMMUTABLE AS
+    $$ BEGIN PERFORM nextval('plans'); RETURN i; END $$;
+CREATE TABLE warm (id int PRIMARY KEY, v text NOT NULL);
+"""
+
+
+def warm_up(facade: str, *texts: str) -> Any:
+    """That of the facade."""
+    return {"asynchronous": asynchronous.warm_up, "sync": sync.warm_up}[facade](*texts)
+
+
+@both
+async def test_statements_are_planned_once_per_connection_and_never_executed(
+    six: YugabyteCluster, open_pool: OpenPool, facade: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A reset warms nothing up again; a text that the server refuses costs one line, and no connection."""
+    six.execute(COUNTED)
+    texts = (
+        "SELECT planned(1) + id FROM warm WHERE id = $1 AND v = $2",
+        "INSERT INTO warm VALUES ($1, $2)",
+        "DELETE FROM warm",
+        "SELECT * FROM nowhere WHERE secret = $1",
+    )
+    try:
+        hook = warm_up(facade, *texts)
+        pool = await open_pool(six.dsn, load_balance="only-primary", min_size=2, max_size=2, after_connect=hook)
+        await pool.wait_ready(timeout=LONG)
+        await until(lambda: sum(node.idle for node in pool.stats().nodes.values()) == 6)
+        assert six.execute("SELECT last_value::text FROM plans") == [("6",)]
+        pids = set()
+        for _ in range(6):
+            async with pool.acquire() as connection:
+                assert await connection.fetchval("SHOW work_mem") == "4MB"
+                await connection.execute("SET work_mem = '77MB'")
+                pids.add(connection.get_server_pid())
+        assert six.execute("SELECT last_value::text FROM plans") == [("6",)]
+        assert await pool.fetchval("SELECT count(*) FROM warm") == 0
+        told = [record.message for record in caplog.records if "not warmed up" in record.message]
+        assert told == ["a text was not warmed up (42P01): SELECT * FROM nowhere WHERE secret = $1"]
+    finally:
+        six.execute("DROP TABLE warm; DROP FUNCTION planned; DROP SEQUENCE plans")
+
+
+@both
+async def test_a_connection_that_is_lost_meanwhile_is_no_warm_one(
+    six: YugabyteCluster, open_pool: OpenPool, facade: str
+) -> None:
+    """That is no refusal: the hook fails, and another connection is made."""
+    hook = warm_up(facade, "SELECT 1")
+    connection = await asyncpg.connect(six.dsn_of("n1"))
+    await connection.close()
+    with pytest.raises((asyncpg.InterfaceError, ConnectionError)):
+        if facade == "asynchronous":
+            await hook(connection)
+        else:
+            blocking = sync.connect(six.dsn_of("n1"))
+            blocking.close()
+            hook(blocking)
+
+
+@both
+def test_texts_are_needed(facade: str) -> None:
+    """At least one, and nothing else."""
+    for nonsense in ((), ("",), ("  ",), (5,), ("SELECT 1", None)):
+        with pytest.raises(UsageError, match="at least one"):
+            warm_up(facade, *nonsense)  # type: ignore[arg-type]

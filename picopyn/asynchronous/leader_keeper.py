@@ -32,7 +32,6 @@ class LeaderKeeper:
 
     Attributes:
         leaders: What is kept.
-        looks: How often leaders were asked for.
     """
 
     def __init__(
@@ -50,7 +49,6 @@ class LeaderKeeper:
         self._rows: tuple[TabletRow, ...] = ()
         self._asked = asyncio.Event()
         self._loop: asyncio.Task[None] | None = None
-        self.looks = 0
 
     async def know(self, written: str) -> TableFacts | None:
         """What there is to know about a table; its leaders are known afterwards, as far as the servers tell."""
@@ -111,7 +109,6 @@ class LeaderKeeper:
         if again:
             self._rows = await self._dialogue.tablets()
             names = await self._dialogue.names()
-            self.looks += 1
         self.leaders.publish(tablet_map(self._tables.values(), self._rows), names)
 
     async def _renew_tables(self) -> None:

@@ -19,6 +19,7 @@ from picopyn.dialects.base import Capability, Dialect, Purpose
 from picopyn.errors import AuthenticationFailed, Fault, NoNodeAvailable
 from picopyn.routing.host_roles import Host
 from picopyn.topology import Node, TopologySnapshot
+from picopyn.topology.host_text import same_place
 
 T = TypeVar("T")
 #: Connects to one address.
@@ -83,7 +84,7 @@ class Reach:
     def _leads(self, connection: Connection, address: Address) -> bool:
         """Whether a connection leads to an address, which may be a name."""
         endpoint = connection.endpoint
-        return endpoint == address or (self._dialer.names.get(endpoint), endpoint[1]) == address
+        return same_place(endpoint, address) or (self._dialer.names.get(endpoint), endpoint[1]) == address
 
     async def topology(self) -> Connection | None:
         """A connection to read the topology with, or None when no node can be reached."""

@@ -38,6 +38,7 @@ from picopyn.placement_settings import BalanceMode
 from picopyn.routing.host_roles import Host
 from picopyn.routing.server_table import ServerTable
 from picopyn.topology import EventInstance, Node
+from picopyn.topology.host_text import canonical
 
 _LOG = logging.getLogger(__name__)
 
@@ -83,7 +84,7 @@ class ServersSource(ConnectedSource):
     @property
     def _hosts(self) -> list[Host]:
         """The hosts of the connection string, but for those that lead to another cluster."""
-        return [host for host in self._names.hosts if (host.host, host.port) not in self._foreign]
+        return [host for host in self._names.hosts if (canonical(host.host), host.port) not in self._foreign]
 
     async def refresh(self) -> None:
         """Read the list and emit it.
@@ -154,7 +155,8 @@ class ServersSource(ConnectedSource):
         universes = {server.universe for server in servers if server.universe}
         if self._universe and universes and self._universe not in universes:
             other = ", ".join(sorted(universes))
-            self._foreign.add(getattr(connection, "endpoint", ("", 0)))
+            host, port = getattr(connection, "endpoint", ("", 0))
+            self._foreign.add((canonical(host), port))
             self._warn(other, logging.WARNING, f"a node of another cluster ({other}) answered, and is not used")
             raise NoNodeAvailable(f"the answer came from another cluster ({other}) than {self._universe}")
         self._universe = self._universe or next(iter(sorted(universes)), "")

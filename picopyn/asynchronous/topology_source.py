@@ -21,6 +21,7 @@ from picopyn.dialects.picodata.addresses import AddressMap
 from picopyn.errors import NoNodeAvailable, UsageError
 from picopyn.stats import PushStats
 from picopyn.topology import Event, EventBatch, EventInstance, EventLeader, vanished
+from picopyn.topology.host_text import same_place
 
 #: Seconds the server has for one answer to a topology query.
 QUERY_TIMEOUT = 5.0
@@ -104,7 +105,7 @@ class ConnectedSource(TopologySource):
 
     def leave(self, host: str, port: int) -> None:
         """A node is down: a connection to it is dropped, and a refresh that waits for its answer fails at once."""
-        if getattr(self._connection, "endpoint", None) == (host, port):
+        if same_place(getattr(self._connection, "endpoint", ("", 0)), (host, port)):
             self._give_up()
 
     def move(self, host: str, port: int) -> bool:

@@ -10,7 +10,7 @@ from collections.abc import MutableMapping, Sequence
 from functools import partial
 from typing import Any, Final, Protocol
 
-from picopyn.dialects.base import Capability, Dialect
+from picopyn.dialects.base import Capability, Dialect, Purpose
 from picopyn.engine import failures
 from picopyn.engine.cluster import Cluster
 from picopyn.engine.request import MANY, Request, check_text
@@ -25,6 +25,11 @@ from picopyn.routing.route import RouteKind
 
 #: Stands for the number of the call that is offered for the next check of a route while that is being found out.
 NOT_SOON = 1 << 60
+
+#: SQLSTATE of a write in a session that only reads.
+#:
+#: *Source*: PostgreSQL documentation, Appendix A (read_only_sql_transaction).
+_ONLY_READS: Final = "25006"
 
 #: A name costs a call less than the member of an enumeration.
 _LEADER: Final = Role.LEADER
@@ -250,6 +255,14 @@ class CallRouter:
         """A node said that it is not the leader, so the call is for one; nothing new where statements have owners."""
         if not self._sharded:
             request.role = _LEADER
+
+    def turns_to_leader(self, request: Request, purpose: Purpose, error: Exception) -> bool:
+        """Whether a session that only reads refused what only preferred it: nothing was done, so it is for a leader."""
+        preferred = purpose is Purpose.REPLICA_READ and request.role is Role.PREFER_REPLICA and not self._sharded
+        turns = preferred and getattr(error, "sqlstate", None) == _ONLY_READS
+        if turns:
+            request.role = _LEADER
+        return turns
 
     def doubt(self, request: Request) -> None:
         """A node says that a call's rows are elsewhere: compare the route with the server's answer."""

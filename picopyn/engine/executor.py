@@ -345,6 +345,9 @@ class Executor:
             pool.drop(link, "broken")
         if fault is Fault.MISROUTED and pool.purpose is Purpose.STRICT:
             return await self._look_again(request, pool.node, error), None
+        if self._router.turns_to_leader(request, pool.purpose, error):
+            self._journal.retried(pool.node, Fault.NOT_LEADER, request.sent)
+            return _Verdict.PLAN_AGAIN, None
         return await self._act(request, pool.node, error, fault, ended), None
 
     async def _prepare_again(

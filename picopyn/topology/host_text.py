@@ -19,3 +19,8 @@ def canonical(host: str) -> str:
         return host
     inside = address.ipv4_mapped if isinstance(address, IPv6Address) else None
     return str(inside or address)
+
+
+def same_place(one: tuple[str, int], other: tuple[str, int]) -> bool:
+    """Whether two pairs of host and port are the same address, as far as their texts tell."""
+    return one[1] == other[1] and canonical(one[0]) == canonical(other[0])

@@ -8,8 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from picopyn.asynchronous import placing
-from picopyn.asynchronous.placing import MOST_KEPT, Census, census_of
+from picopyn.asynchronous import census as census_module
+from picopyn.asynchronous.census import MOST_KEPT, Census, census_of
 from picopyn.routing.host_roles import Host
 
 
@@ -20,7 +20,7 @@ def hosts(number: int) -> list[Host]:
 @pytest.fixture(autouse=True)
 def apart(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever this process knows stays out of it."""
-    monkeypatch.setattr(placing, "_CENSUSES", {})
+    monkeypatch.setattr(census_module, "_CENSUSES", {})
 
 
 def test_clusters_that_nothing_is_open_to_are_forgotten_the_oldest_first() -> None:
@@ -30,12 +30,12 @@ def test_clusters_that_nothing_is_open_to_are_forgotten_the_oldest_first() -> No
         for number in range(1, 3 * MOST_KEPT):
             census_of(hosts(number))
             census_of(hosts(1))
-        assert len(placing._CENSUSES) == MOST_KEPT
+        assert len(census_module._CENSUSES) == MOST_KEPT
         assert census_of(hosts(0)) is first is census_of([], "universe")
-        assert set(map(id, placing._CENSUSES.values())) >= {id(census_of(hosts(1))), id(census_of(hosts(number)))}
+        assert set(map(id, census_module._CENSUSES.values())) >= {id(census_of(hosts(1))), id(census_of(hosts(number)))}
     for number in range(3 * MOST_KEPT, 5 * MOST_KEPT):
         census_of(hosts(number))
-    assert first not in placing._CENSUSES.values()
+    assert first not in census_module._CENSUSES.values()
 
 
 class Open:

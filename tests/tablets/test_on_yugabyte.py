@@ -12,7 +12,7 @@ from picopyn.testing import YugabyteCluster
 from tests.postgres.conftest import OpenPool, until
 from tests.tablets.sharded import keys_of, owner
 from tests.threads import FACADES
-from tests.yugabyte.conftest import LONG, SOON, connected, names
+from tests.yugabyte.conftest import LONG, SOON, Note, connected, names
 
 both = pytest.mark.parametrize("facade", FACADES, indirect=True)
 
@@ -75,7 +75,7 @@ async def until_at(pool: Any, cluster: YugabyteCluster, key: int, name: str, rea
 
 @both
 async def test_every_keyed_call_is_direct_once_its_text_is_learned(
-    cluster: YugabyteCluster, open_pool: OpenPool, full_size: bool
+    cluster: YugabyteCluster, open_pool: OpenPool, full_size: bool, measured: Note
 ) -> None:
     """One seed is enough; each row came through the node that leads its key."""
     pool = await open_pool(cluster.dsn_of("n1"), load_balance=True)
@@ -86,6 +86,7 @@ async def test_every_keyed_call_is_direct_once_its_text_is_learned(
     rows, calls = kept(cluster), pool.stats().calls
     direct = sum(len(rows.get(name, set()) & own) for name, own in led(keys).items())
     in_doubt = calls["leader_unused"]  # a leader that a machine under load keeps waiting is asked whether it lives
+    measured(f"direct share of {len(keys)}", direct / len(keys))
     assert (direct + in_doubt, calls["keyed"] + in_doubt) == (len(keys), len(keys)), calls
 
 

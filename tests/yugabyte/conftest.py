@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from picopyn import asynchronous, sync
+from picopyn.asynchronous import census
 from picopyn.testing import YugabyteCluster
 from tests.postgres.conftest import nothing_left_behind, open_pool, until
 
@@ -20,6 +21,7 @@ __all__ = ["held", "nothing_left_behind", "open_pool", "until"]
 
 Factory = Callable[..., YugabyteCluster]
 Connect = Callable[..., Coroutine[Any, Any, Any]]
+Note = Callable[[str, object], None]
 
 REAL = "PICOPYN_TEST_YUGABYTE_DSN"
 
@@ -40,6 +42,38 @@ def six() -> Iterator[YugabyteCluster]:
     """Primaries n1 to n3, read replicas n4 to n6, for tests that leave them as they found them."""
     with YugabyteCluster(PRIMARIES, read_replicas=REPLICAS, public="own") as cluster:
         yield cluster
+
+
+@pytest.fixture(scope="session")
+def running() -> Iterator[dict[Any, YugabyteCluster]]:
+    """Clusters that tests share, by what they were asked for with."""
+    started: dict[Any, YugabyteCluster] = {}
+    yield started
+    for cluster in started.values():
+        cluster.shutdown()
+
+
+@pytest.fixture
+def shared_cluster(running: dict[Any, YugabyteCluster]) -> Iterator[Factory]:
+    """A function from settings to a cluster whose nodes a test may kill, freeze and move: they are put back afterwards.
+
+    One that adds nodes, or takes some from the list or rights from users, needs a cluster of its own.
+    """
+    used: list[tuple[YugabyteCluster, dict[str, str]]] = []
+
+    def ask(zones: tuple[str, ...], **settings: Any) -> YugabyteCluster:
+        key = (zones, *sorted(settings.items()))
+        cluster = running[key] = running.get(key) or YugabyteCluster(zones, **settings).start()
+        used.append((cluster, {name: cluster.node(name).zone for name in cluster.nodes}))
+        return cluster
+
+    yield ask
+    for cluster, zones in used:
+        for name, state in cluster.states().items():
+            if state != "running":
+                (cluster.thaw if state == "frozen" else cluster.restart)(name)
+            if cluster.node(name).zone != zones[name]:
+                cluster.move(name, zones[name])
 
 
 @pytest.fixture
@@ -63,8 +97,9 @@ class Blocking:
 
 
 @pytest.fixture
-async def connect(facade: str) -> AsyncIterator[Connect]:
-    """`connect` of the facade; what it opened is closed at the end."""
+async def connect(facade: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Connect]:
+    """`connect` of the facade, as in a process that never connected before; what it opened is closed at the end."""
+    monkeypatch.setattr(census, "_CENSUSES", {})
     opened: list[Any] = []
 
     async def open_one(dsn: str, **options: Any) -> Any:

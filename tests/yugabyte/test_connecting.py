@@ -36,14 +36,14 @@ async def spread(cluster: YugabyteCluster, connections: list[Any]) -> dict[str, 
 
 @both
 async def test_12_connections_are_four_each_and_count_until_they_are_closed(
-    picopyn_yugabyte_cluster: Factory, connect: Connect
+    shared_cluster: Factory, connect: Connect, facade: str
 ) -> None:
     """Whoever closes them (64): we, the server, or nobody, when they are forgotten."""
-    cluster = picopyn_yugabyte_cluster(THREE)
-    options = {"load_balance": True, "application_name": "single"}
+    cluster = shared_cluster(THREE)
+    options = {"load_balance": True, "application_name": f"single {facade}"}
     connections = [await connect(cluster.dsn_of("n1"), **options) for _ in range(12)]
     assert await spread(cluster, connections) == {"n1": 4, "n2": 4, "n3": 4}
-    assert sum(cluster.sessions("single").values()) == 12, "none for asking is left"
+    assert sum(cluster.sessions(f"single {facade}").values()) == 12, "none for asking is left"
     gone = [connection for connection in connections if await node_of(cluster, connection) == "n2"]
     await gone[0].close()
     gone[1].terminate()
@@ -58,26 +58,24 @@ async def test_12_connections_are_four_each_and_count_until_they_are_closed(
 
 
 @both
-async def test_70_many_at_once_and_one_that_is_given_up(
-    picopyn_yugabyte_cluster: Factory, connect: Connect, facade: str
-) -> None:
+async def test_70_many_at_once_and_one_that_is_given_up(shared_cluster: Factory, connect: Connect, facade: str) -> None:
     """Those being opened count; one that was cancelled does not any more."""
-    cluster = picopyn_yugabyte_cluster(THREE)
-    await connect(cluster.dsn, load_balance=True)
+    cluster, options = shared_cluster(THREE), {"load_balance": True, "application_name": f"many {facade}"}
+    await connect(cluster.dsn, **options)
     if facade == "asynchronous":
-        given_up = asyncio.create_task(connect(cluster.dsn, load_balance=True))
+        given_up = asyncio.create_task(connect(cluster.dsn, **options))
         await asyncio.sleep(0)
         given_up.cancel()
         await asyncio.wait({given_up})
-    many = await asyncio.gather(*(connect(cluster.dsn, load_balance=True) for _ in range(11)))
+    many = await asyncio.gather(*(connect(cluster.dsn, **options) for _ in range(11)))
     assert sum((await spread(cluster, many)).values()) == 11
-    counts = {name: count for name, count in cluster.sessions().items() if count}
+    counts = {name: count for name, count in cluster.sessions(f"many {facade}").items() if count}
     assert counts == {"n1": 4, "n2": 4, "n3": 4}
 
 
-async def test_71_both_facades_share_counts(picopyn_yugabyte_cluster: Factory) -> None:
+async def test_71_both_facades_share_counts(shared_cluster: Factory) -> None:
     """What one process opens without a pool is spread together."""
-    cluster = picopyn_yugabyte_cluster(THREE)
+    cluster = shared_cluster(THREE)
     awaited = [await asynchronous.connect(cluster.dsn, load_balance=True) for _ in range(3)]
     blocking = [Blocking(await in_thread(partial(sync.connect, cluster.dsn, load_balance=True))) for _ in range(3)]
     assert await spread(cluster, [*awaited, *blocking]) == {"n1": 2, "n2": 2, "n3": 2}
@@ -86,9 +84,9 @@ async def test_71_both_facades_share_counts(picopyn_yugabyte_cluster: Factory) -
 
 
 @both
-async def test_65_66_dead_nodes_are_passed_by(picopyn_yugabyte_cluster: Factory, connect: Connect) -> None:
+async def test_65_66_dead_nodes_are_passed_by(shared_cluster: Factory, connect: Connect) -> None:
     """Each is tried once; the list is read from a survivor when the seed is dead; levels and modes count."""
-    cluster = picopyn_yugabyte_cluster(THREE, read_replicas=("c.r.a",))
+    cluster = shared_cluster(THREE, read_replicas=("c.r.a",))
     keys = {"load_balance": True, "topology_keys": "c.r.a:1,c.r.b:2", "yb_servers_refresh_interval": 0}
     first = await connect(cluster.dsn_of("n1"), **keys)
     assert await node_of(cluster, first) in ("n1", "n4")
@@ -105,11 +103,9 @@ async def test_65_66_dead_nodes_are_passed_by(picopyn_yugabyte_cluster: Factory,
 
 
 @both
-async def test_a_host_that_ends_while_it_is_asked_is_passed_by(
-    picopyn_yugabyte_cluster: Factory, connect: Connect
-) -> None:
+async def test_a_host_that_ends_while_it_is_asked_is_passed_by(shared_cluster: Factory, connect: Connect) -> None:
     """Its connection is good for nothing; another host is asked."""
-    cluster = picopyn_yugabyte_cluster(THREE, read_replicas=("c.r.a",))
+    cluster = shared_cluster(THREE, read_replicas=("c.r.a",))
     with FaultProxy(*cluster.address_of("n1")) as proxy:
         proxy.cut_at(b"yb_servers")
         dsn = cluster.dsn_of("n2").replace("@", f"@127.0.0.1:{proxy.port},")
@@ -117,9 +113,9 @@ async def test_a_host_that_ends_while_it_is_asked_is_passed_by(
 
 
 @both
-async def test_a_host_that_hangs_is_waited_for_once(picopyn_yugabyte_cluster: Factory, connect: Connect) -> None:
+async def test_a_host_that_hangs_is_waited_for_once(shared_cluster: Factory, connect: Connect) -> None:
     """Under whichever address the list has it."""
-    cluster = picopyn_yugabyte_cluster(THREE)
+    cluster = shared_cluster(THREE)
     inside = cluster.address_of("n1")
     with FaultProxy(*inside) as proxy:
         proxy.freeze()
@@ -136,9 +132,9 @@ async def test_a_host_that_hangs_is_waited_for_once(picopyn_yugabyte_cluster: Fa
 
 
 @both
-async def test_without_balancing_the_first_host_that_works(picopyn_yugabyte_cluster: Factory, connect: Connect) -> None:
+async def test_without_balancing_the_first_host_that_works(shared_cluster: Factory, connect: Connect) -> None:
     """And on a plain PostgreSQL in every mode; what only pools have is refused."""
-    cluster = picopyn_yugabyte_cluster(THREE)
+    cluster = shared_cluster(THREE)
     await in_thread(cluster.kill, "n2")
     assert await node_of(cluster, await connect(cluster.dsn_of("n2", "n3", "n1"))) == "n3"
     plain = cluster.storage_dsn.removesuffix("postgres") + "template1"

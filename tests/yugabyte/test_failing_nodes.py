@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -19,6 +18,7 @@ from tests.yugabyte.conftest import (
     NINE,
     SOON,
     Factory,
+    Note,
     acquire,
     connected,
     held,
@@ -31,7 +31,6 @@ from tests.yugabyte.conftest import (
 )
 
 both = pytest.mark.parametrize("facade", FACADES, indirect=True)
-Note = Callable[[str, object], None]
 
 THREE = ("c.r.a", "c.r.b", "c.r.c")
 WEST_A = "aws.west.a:1,aws.west.b:2"
@@ -40,10 +39,10 @@ WHERE = "SELECT host(inet_server_addr())"
 
 @both
 async def test_a_share_moves_at_once_and_comes_back(
-    picopyn_yugabyte_cluster: Factory, open_pool: OpenPool, measured: Note
+    shared_cluster: Factory, open_pool: OpenPool, measured: Note
 ) -> None:
     """9 nodes, 3 zones, 30 held connections: within one of each other in the preferred level, all along (15, 33)."""
-    cluster = picopyn_yugabyte_cluster(NINE)
+    cluster = shared_cluster(NINE)
     pool = await open_pool(cluster.dsn_of("n1", "n4"), load_balance=True, topology_keys=WEST_A, max_size=30, **SOON)
     await pool.wait_ready(timeout=LONG)
     connections = await acquire(pool, 30)
@@ -68,9 +67,9 @@ async def test_a_share_moves_at_once_and_comes_back(
 
 
 @both
-async def test_idle_connections_are_trimmed_in_batches(picopyn_yugabyte_cluster: Factory, open_pool: OpenPool) -> None:
+async def test_idle_connections_are_trimmed_in_batches(shared_cluster: Factory, open_pool: OpenPool) -> None:
     """Use climbs back when the preferred level does (22, 31); what it leaves behind goes, one batch per interval."""
-    cluster, batch, closed = picopyn_yugabyte_cluster(NINE), 4, []
+    cluster, batch, closed = shared_cluster(NINE), 4, []
 
     def note(event: Any) -> None:
         if isinstance(event, ConnectionClosed) and event.reason == "excess":
@@ -93,9 +92,9 @@ async def test_idle_connections_are_trimmed_in_batches(picopyn_yugabyte_cluster:
 
 
 @both
-async def test_19_strict_keys_and_a_dead_level(picopyn_yugabyte_cluster: Factory, open_pool: OpenPool) -> None:
+async def test_19_strict_keys_and_a_dead_level(shared_cluster: Factory, open_pool: OpenPool) -> None:
     """Calls wait within their limit, and the error carries what forbids the living; when one returns, it is used."""
-    cluster = picopyn_yugabyte_cluster(THREE)
+    cluster = shared_cluster(THREE)
     options = {"topology_keys": "c.r.a", "fallback_to_topology_keys_only": True, "acquire_timeout": 0.3}
     pool = await open_pool(cluster.dsn, load_balance=True, **options, **SOON)
     await pool.wait_ready(timeout=LONG)
@@ -111,9 +110,9 @@ async def test_19_strict_keys_and_a_dead_level(picopyn_yugabyte_cluster: Factory
 
 
 @both
-async def test_45_47_node_types_go_down(picopyn_yugabyte_cluster: Factory, open_pool: OpenPool) -> None:
+async def test_45_47_node_types_go_down(shared_cluster: Factory, open_pool: OpenPool) -> None:
     """`prefer-rr` goes on with primaries and climbs back; `only-rr` refuses and says so."""
-    cluster = picopyn_yugabyte_cluster(THREE, read_replicas=("c.r.a", "c.r.b"))
+    cluster = shared_cluster(THREE, read_replicas=("c.r.a", "c.r.b"))
     prefers = await open_pool(cluster.dsn_of("n1"), load_balance="prefer-rr", **SOON)
     only = await open_pool(cluster.dsn_of("n1"), load_balance="only-rr", acquire_timeout=0.3, **SOON)
     await prefers.wait_ready(timeout=LONG)
@@ -174,10 +173,10 @@ async def test_25_66_69_the_seed_dies(picopyn_yugabyte_cluster: Factory, open_po
 
 @both
 async def test_65_a_failed_host_is_left_out_for_a_while(
-    picopyn_yugabyte_cluster: Factory, open_pool: OpenPool, measured: Note
+    shared_cluster: Factory, open_pool: OpenPool, measured: Note
 ) -> None:
     """At least as long as the setting says, although it is back at once; then it is found by itself."""
-    cluster = picopyn_yugabyte_cluster(THREE)
+    cluster = shared_cluster(THREE)
     pool = await open_pool(
         cluster.dsn, load_balance=True, failed_host_reconnect_delay_secs=1, yb_servers_refresh_interval=1
     )
@@ -193,10 +192,10 @@ async def test_65_a_failed_host_is_left_out_for_a_while(
 
 @both
 async def test_a_session_ended_by_an_administrator_is_no_failed_node(
-    picopyn_yugabyte_cluster: Factory, open_pool: OpenPool
+    shared_cluster: Factory, open_pool: OpenPool
 ) -> None:
     """Its place is free again, and the node goes on being used."""
-    cluster = picopyn_yugabyte_cluster(THREE)
+    cluster = shared_cluster(THREE)
     pool = await open_pool(cluster.dsn, load_balance=True, **SOON)
     await pool.wait_ready(timeout=LONG)
     assert await held(pool, cluster, 9) == {"n1": 3, "n2": 3, "n3": 3}
@@ -209,10 +208,10 @@ async def test_a_session_ended_by_an_administrator_is_no_failed_node(
 
 @both
 async def test_a_node_is_frozen_when_the_pool_opens(
-    picopyn_yugabyte_cluster: Factory, open_pool: OpenPool, measured: Note
+    shared_cluster: Factory, open_pool: OpenPool, measured: Note
 ) -> None:
     """Nobody waits for it, neither the opening nor a call; without balancing the second host serves."""
-    cluster = picopyn_yugabyte_cluster(THREE)
+    cluster = shared_cluster(THREE)
     cluster.freeze("n1")
     for number, options in enumerate(({"load_balance": True}, {})):
         began = time.monotonic()
@@ -223,11 +222,9 @@ async def test_a_node_is_frozen_when_the_pool_opens(
 
 
 @both
-async def test_a_node_freezes_while_it_is_used(
-    picopyn_yugabyte_cluster: Factory, open_pool: OpenPool, measured: Note
-) -> None:
+async def test_a_node_freezes_while_it_is_used(shared_cluster: Factory, open_pool: OpenPool, measured: Note) -> None:
     """Calls that may be repeated run elsewhere, others are told; the node is used again when it answers."""
-    cluster = picopyn_yugabyte_cluster((*THREE, "c.r.d"))
+    cluster = shared_cluster((*THREE, "c.r.d"))
     pool = await open_pool(cluster.dsn, load_balance=True, **SOON)
     await pool.wait_ready(timeout=LONG)
     await held(pool, cluster, 20)
@@ -262,9 +259,9 @@ async def test_another_cluster_is_not_taken_for_ours(
 
 
 @both
-async def test_a_hook_that_fails_at_one_node(picopyn_yugabyte_cluster: Factory, open_pool: OpenPool) -> None:
+async def test_a_hook_that_fails_at_one_node(shared_cluster: Factory, open_pool: OpenPool) -> None:
     """`after_connect` blames no node; calls go where it succeeds, and where it does again after a while."""
-    cluster = picopyn_yugabyte_cluster(THREE)
+    cluster = shared_cluster(THREE)
     broken, ran = {cluster.node("n1").host}, []
 
     async def hook(connection: Any) -> None:

@@ -10,6 +10,7 @@ import asyncio
 import itertools
 import logging
 from collections import Counter
+from collections.abc import Iterator
 from typing import Any
 
 import asyncpg
@@ -176,9 +177,9 @@ PRIMARIES_HERE = ("c.r.a", "c.r.b", "c.r.c")
 
 
 @both
-async def test_public_addresses_from_outside(picopyn_yugabyte_cluster: Factory, open_pool: OpenPool) -> None:
+async def test_public_addresses_from_outside(shared_cluster: Factory, open_pool: OpenPool) -> None:
     """Who came in by a public address dials all nodes by theirs; the private ones cannot be reached here."""
-    cluster = picopyn_yugabyte_cluster(PRIMARIES_HERE, public="only")
+    cluster = shared_cluster(PRIMARIES_HERE, public="only")
     pool = await open_pool(cluster.dsn_of("n1", public=True), load_balance=True)
     await pool.wait_ready(timeout=LONG)
     assert {node.host for node in pool.topology.nodes()} == {cluster.node(name).public_ip for name in cluster.nodes}
@@ -212,30 +213,34 @@ async def test_a_plain_postgresql_behind_the_connection_string(
         assert len(told) == 1
 
 
+@pytest.fixture(scope="module")
+def denied() -> Iterator[YugabyteCluster]:
+    """Three nodes and a read replica; `app` may not ask for them."""
+    with YugabyteCluster(PRIMARIES_HERE, read_replicas=("c.r.d",)) as cluster:
+        cluster.deny("app")
+        yield cluster
+
+
 async def test_who_may_not_ask_for_the_servers(
-    picopyn_yugabyte_cluster: Factory, open_pool: OpenPool, caplog: pytest.LogCaptureFixture
+    denied: YugabyteCluster, open_pool: OpenPool, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Uses the hosts in their order, and is told once."""
-    cluster = picopyn_yugabyte_cluster(PRIMARIES_HERE)
-    cluster.deny("app")
-    pool = await open_pool(cluster.dsn_of("n2", "n1").replace("postgres@", "app@"), load_balance=True)
+    pool = await open_pool(denied.dsn_of("n2", "n1").replace("postgres@", "app@"), load_balance=True)
     await pool.wait_ready(timeout=LONG)
-    assert await held(pool, cluster, 4) == of(2, count=4)
+    assert await held(pool, denied, 4) == of(2, count=4)
     assert sum("may not ask" in record.message for record in caplog.records) == 1
 
 
 @both
 async def test_a_refusing_mode_without_a_list_refuses(
-    picopyn_yugabyte_cluster: Factory, open_pool: OpenPool, connect: Connect
+    denied: YugabyteCluster, open_pool: OpenPool, connect: Connect
 ) -> None:
     """Nobody tells which nodes may be used: a plain PostgreSQL, or no right to ask. At once, with the mode."""
-    cluster = picopyn_yugabyte_cluster(PRIMARIES_HERE, read_replicas=("c.r.d",))
-    cluster.deny("app")
-    denied = cluster.dsn.replace("postgres@", "app@")
-    plain = cluster.storage_dsn.removesuffix("postgres") + "template1"
+    masked = denied.dsn.replace("postgres@", "app@")
+    plain = denied.storage_dsn.removesuffix("postgres") + "template1"
     keys = {"load_balance": True, "topology_keys": "c.r.a", "fallback_to_topology_keys_only": True}
     patient = {"acquire_timeout": 600.0, "connect_timeout": 600.0}
-    for dsn, dialect in ((denied, "auto"), (plain, "auto"), (plain, "yugabyte")):
+    for dsn, dialect in ((masked, "auto"), (plain, "auto"), (plain, "yugabyte")):
         for options, mode in (
             ({"load_balance": "only-rr"}, "load_balance=only-rr"),
             (keys, "load_balance=any, topology_keys=c.r.a:1, fallback_to_topology_keys_only"),
@@ -247,7 +252,7 @@ async def test_a_refusing_mode_without_a_list_refuses(
                 with pytest.raises(NoNodeAvailable, match="no node is known to be one that") as told:
                     await opening
                 assert told.value.mode == mode
-    opened = await open_pool(denied, load_balance="prefer-rr")
+    opened = await open_pool(masked, load_balance="prefer-rr")
     assert await opened.fetchval("SELECT 1") == 1
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import asyncpg
@@ -9,6 +10,7 @@ import pytest
 
 from picopyn import asynchronous, sync
 from picopyn.errors import UsageError
+from picopyn.observe import ConnectionOpened
 from picopyn.testing import YugabyteCluster
 from tests.postgres.conftest import OpenPool
 from tests.threads import FACADES
@@ -30,6 +32,16 @@ def warm_up(facade: str, *texts: str) -> Any:
     return {"asynchronous": asynchronous.warm_up, "sync": sync.warm_up}[facade](*texts)
 
 
+def note(opened: list[Any]) -> Callable[[Any], None]:
+    """Keeps the events of connections for callers."""
+
+    def on_event(event: Any) -> None:
+        if isinstance(event, ConnectionOpened) and event.purpose == "plain":
+            opened.append(event)
+
+    return on_event
+
+
 @both
 async def test_statements_are_planned_once_per_connection_and_never_executed(
     six: YugabyteCluster, open_pool: OpenPool, facade: str, caplog: pytest.LogCaptureFixture
@@ -43,18 +55,20 @@ async def test_statements_are_planned_once_per_connection_and_never_executed(
         "SELECT * FROM nowhere WHERE secret = $1",
     )
     try:
-        hook = warm_up(facade, *texts)
-        pool = await open_pool(six.dsn, load_balance="only-primary", min_size=2, max_size=2, after_connect=hook)
+        opened: list[Any] = []
+
+        def all_warm() -> bool:
+            return len(opened) >= 6 and six.execute("SELECT last_value::text FROM plans") == [(str(len(opened)),)]
+
+        options: dict[str, Any] = {"after_connect": warm_up(facade, *texts), "on_event": note(opened)}
+        pool = await open_pool(six.dsn, load_balance="only-primary", min_size=2, max_size=2, **options)
         await pool.wait_ready(timeout=LONG)
-        await until(lambda: sum(node.idle for node in pool.stats().nodes.values()) == 6)
-        assert six.execute("SELECT last_value::text FROM plans") == [("6",)]
-        pids = set()
+        await until(all_warm)
         for _ in range(6):
             async with pool.acquire() as connection:
                 assert await connection.fetchval("SHOW work_mem") == "4MB"
                 await connection.execute("SET work_mem = '77MB'")
-                pids.add(connection.get_server_pid())
-        assert six.execute("SELECT last_value::text FROM plans") == [("6",)]
+        await until(all_warm)
         assert await pool.fetchval("SELECT count(*) FROM warm") == 0
         told = [record.message for record in caplog.records if "not warmed up" in record.message]
         assert told == ["a text was not warmed up (42P01): SELECT * FROM nowhere WHERE secret = $1"]

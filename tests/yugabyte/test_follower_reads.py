@@ -142,7 +142,7 @@ async def test_a_server_without_follower_reads_says_so(four: YugabyteCluster, op
     while "yb_read_from_followers" not in told:  # not in the first one, if nothing was answered within its time
         with pytest.raises(AcquireTimeout) as refused:
             await pool.fetchval("SELECT 1", role="replica")
-        told = str(refused.value)
+        told = str(refused.value.__cause__)
     assert await pool.fetchval("SELECT 1", timeout=LONG) == 1
 
 
@@ -177,6 +177,19 @@ async def test_without_a_pool(four: YugabyteCluster, facade: str) -> None:
     assert await connect(facade, four.dsn, load_balance=True, **both_said) == 2000
     with pytest.raises(ConfigError, match="role='replica'"):
         await connect(facade, four.dsn, yb_follower_read_staleness_ms=2000)
+
+
+async def test_a_real_cluster(real_dsn: str, open_pool: OpenPool) -> None:
+    """Its sessions say that the settings are in force, and it answers."""
+    pool = await open_pool(real_dsn, load_balance=True, yb_follower_read_staleness_ms=5000)
+    asked = "SELECT setting FROM pg_settings WHERE name = $1"
+    for name, expected in (
+        ("yb_read_from_followers", "on"),
+        ("yb_follower_read_staleness_ms", "5000"),
+        ("transaction_read_only", "on"),
+    ):
+        assert await pool.fetchval(asked, name, role="replica") == expected
+    assert await pool.fetchval(asked, "yb_read_from_followers") == "off"
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from enum import Enum
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final
 
+from picopyn.role_settings import reads_from_followers
 from picopyn.topology_keys import is_keys, read_topology_keys
 
 if TYPE_CHECKING:
@@ -218,7 +219,7 @@ def _wishes(mode: BalanceMode | None, keys: Sequence[object]) -> Iterator[str]:
 
 def problems_on_yugabyte(settings: PoolSettings) -> Iterator[str]:
     """What was set for other kinds of servers, and would be ignored by a YugabyteDB."""
-    if settings.role in ("replica", "prefer_replica") and settings.topology_source is not None:
+    if reads_from_followers(settings) and settings.topology_source is not None:
         yield f"role={settings.role!r} {_NEEDS_LIST}"
     if settings.topology_update_interval not in (None, 5.0):
         yield "on YugabyteDB topology_update_interval is called yb_servers_refresh_interval"

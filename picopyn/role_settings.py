@@ -38,6 +38,11 @@ def role_problems(role: Any) -> list[str]:
     return [f"role must be one of {', '.join(ROLES)}, or None, not {role!r}"]
 
 
+def reads_from_followers(settings: PoolSettings) -> bool:
+    """Whether calls that name no role need not be answered by leaders, and shall not be where there are copies."""
+    return settings.role in ("replica", "prefer_replica")
+
+
 def watches_hosts(settings: PoolSettings) -> bool:
     """Whether the roles of hosts matter to a pool of plain PostgreSQL servers, so that it has to watch them."""
     if settings.topology_source is not None:

@@ -85,7 +85,8 @@ class Sessions:
         address = node.host, node.port
         if purpose is Purpose.PROBE:
             return await self._dialer.dial(address, purpose)
-        connection = self._reach.plain(address) or await self._dialer.dial(address, purpose)
+        introduced = self._reach.plain(address) if purpose is Purpose.PLAIN else None
+        connection = introduced or await self._dialer.dial(address, purpose)
         connection.on_abandoned = self.cancel_requests.see_off
         connection.on_aborted = self.cancel_requests.tell
         if self._hook is not None:

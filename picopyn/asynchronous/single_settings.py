@@ -12,6 +12,7 @@ from typing import Final
 from picopyn.dialects.base import Capability, Dialect, Purpose
 from picopyn.errors import ConfigError
 from picopyn.placement_settings import ONLY_HERE
+from picopyn.role_settings import reads_from_followers
 from picopyn.settings import PoolSettings
 
 #: Tells whether a PostgreSQL is a standby.
@@ -19,7 +20,6 @@ from picopyn.settings import PoolSettings
 #: *Source*: PostgreSQL documentation, "Recovery Control Functions"; libpq asks the same for `target_session_attrs`.
 IS_REPLICA: Final = "SELECT pg_is_in_recovery()"
 
-_FROM_REPLICAS: Final = ("replica", "prefer_replica")
 _STALENESS: Final = "yb_follower_read_staleness_ms"
 
 
@@ -44,13 +44,13 @@ def _pointless(settings: PoolSettings) -> Iterator[str]:
     for name, is_set in of_pools.items():
         if is_set:
             yield f"{name} is for pools, and does nothing for one connection"
-    if getattr(settings, _STALENESS) != ONLY_HERE[_STALENESS] and settings.role not in _FROM_REPLICAS:
+    if getattr(settings, _STALENESS) != ONLY_HERE[_STALENESS] and not reads_from_followers(settings):
         yield f"{_STALENESS} is about reads from followers; ask for them with role='replica'"
 
 
 def purpose_of(settings: PoolSettings, dialect: Dialect) -> Purpose:
     """What the connection is opened for: on a YugabyteDB it may be one that reads from followers."""
-    follows = settings.role in _FROM_REPLICAS and Capability.LISTED_SERVERS in dialect.capabilities
+    follows = reads_from_followers(settings) and Capability.LISTED_SERVERS in dialect.capabilities
     return Purpose.REPLICA_READ if follows else Purpose.PLAIN
 
 
@@ -64,7 +64,7 @@ def wants_replica(settings: PoolSettings, dialect: Dialect) -> bool | None:
         return None
     if Capability.SHARDED in dialect.capabilities:
         raise ConfigError(f"role={settings.role!r}: a connection to {dialect.name} has none; a pool sends calls by it")
-    return settings.role in _FROM_REPLICAS
+    return reads_from_followers(settings)
 
 
 def is_wish(settings: PoolSettings) -> bool:

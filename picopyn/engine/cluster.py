@@ -11,7 +11,7 @@ from functools import partial
 from random import Random
 from typing import Any
 
-from picopyn.dialects.base import Capability, Dialect, Purpose
+from picopyn.dialects.base import Capability, Dialect
 from picopyn.engine.changes import Changes
 from picopyn.engine.first_connection import first_connection, refuse_unknown
 from picopyn.engine.flights import NODE_LEFT, Flight, Flights
@@ -27,12 +27,13 @@ from picopyn.engine.terms import GOODBYE, Terms
 from picopyn.errors import AuthenticationFailed, Fault
 from picopyn.observe import CloseReason
 from picopyn.placement_settings import SHORTEST_INTERVAL
+from picopyn.role_settings import reads_from_followers
 from picopyn.routing.balance import UNCONNECTED
 from picopyn.routing.health import Health, NodeState
 from picopyn.routing.host_table import HostTable
 from picopyn.routing.leader_table import LeaderTable
 from picopyn.routing.membership import reconcile
-from picopyn.routing.plan import PLAIN, Candidate, Flavour
+from picopyn.routing.plan import PLAIN, REPLICA_READ, Candidate, Flavour
 from picopyn.routing.server_table import ServerTable
 from picopyn.routing.watch import Change, Watch
 from picopyn.settings import PoolSettings
@@ -97,7 +98,12 @@ class Cluster:
         needs_one = self._hangs or isinstance(hosts, ServerTable)
         terms = Terms(runtime, settings, self, self.jobs, rng)
         self._pools = NodePools(
-            terms, max(settings.min_size, 1 if needs_one else 0), self.health.is_up, self._is_home, self._is_used
+            terms,
+            max(settings.min_size, 1 if needs_one else 0),
+            self.health.is_up,
+            self._is_home,
+            self._is_used,
+            REPLICA_READ if isinstance(hosts, ServerTable) and reads_from_followers(settings) else PLAIN,
         )
         self._planners = Planners(
             self.health, self.load, rng, settings, hangs=self._hangs, hosts=hosts, leaders=leaders
@@ -148,7 +154,7 @@ class Cluster:
         )  # the first to be connected gets the first call: not the same node in every process
         for node in joining:
             self._probes.join(node)
-            self._pools.warm(self.pool(Candidate(node)))
+            self._pools.warm(self.pool(Candidate(node, self._pools.kept)))
         self._warm_homes()
         self.changes.looked(look)
 
@@ -197,11 +203,11 @@ class Cluster:
 
     def load(self, uuid: str) -> int:
         """Calls a node serves now: connections held and calls waiting for one."""
-        pool = self._pools.by_key.get((uuid, PLAIN))
+        pool = self._pools.by_key.get((uuid, self._pools.kept))
         slots = None if pool is None else pool.slots
         if slots is None or not slots.size:
             return UNCONNECTED
-        return slots.load if self._pools.only_plain else sum(pool.slots.load for pool in self._pools.of(uuid))
+        return slots.load if self._pools.only_kept else sum(pool.slots.load for pool in self._pools.of(uuid))
 
     def is_ready(self, leaders: int | None, replicas: int | None) -> bool:
         """Whether so many leaders and other nodes are connected; None for one: 0 of them, None for both: all."""
@@ -288,7 +294,7 @@ class Cluster:
         """A node could not be connected to; what its server says against a special connection concerns that alone."""
         self._journal.open_failed(pool.node, pool.purpose.value, error, seconds)
         awake = isinstance(error, HookFailed) or self.fault(error) in _AWAKE
-        special = pool.purpose is not Purpose.PLAIN and self.runtime.fault(error) is None
+        special = not self._pools.is_kept(pool) and self.runtime.fault(error) is None
         if not (awake or special or self.jobs.closed or pool.retired):
             self._not_opened(pool.node, error)
         pool.refuse_waiters(error)
@@ -484,7 +490,7 @@ class Cluster:
     def _rebalance(self) -> None:
         rebalance = Rebalance(
             self.runtime,
-            lambda: self._pools.live,
+            lambda: filter(self._pools.is_kept, self._pools.live),
             lambda: self.planner.homes(),
             lambda: self.planner.leading(),
             least=self._pools.least_size,
@@ -506,11 +512,11 @@ class Cluster:
         """Use may go elsewhere now: have connections there."""
         for node in self.planner.homes():
             if self.health.is_up(node.uuid):
-                self._pools.warm(self.pool(Candidate(node)))
+                self._pools.warm(self.pool(Candidate(node, self._pools.kept)))
 
     def _came_up(self, node: Node, before: NodeState, how: str) -> None:
         self._journal.node_changed(node, before.value, "up", how)
-        pool = self.pool(Candidate(node))
+        pool = self.pool(Candidate(node, self._pools.kept))
         pool.failure, pool.retry_at = None, 0.0  # what failed before means nothing now
         if before is NodeState.DOWN:
             self._watch.revived(self.runtime.now())

@@ -34,12 +34,14 @@ class NodePools:
         is_up: Whether a node, by uuid, may be asked for more connections.
         is_home: Whether connections are kept ready in a pool.
         is_used: Whether the node of a pool may be used at all, as of now.
+        kept: The kind of connections that are kept ready; all others are opened when they are needed.
 
     Attributes:
         attempts: Rings when an attempt to connect has ended, well or not, and when there is a new pool.
         least_size: Connections kept to every node.
         by_key: The pools in use, by what a candidate calls its key; not to be changed outside.
-        only_plain: There never was one for a special kind of connection.
+        kept: See above.
+        only_kept: There never was one for another kind of connection.
     """
 
     __slots__ = (
@@ -47,14 +49,14 @@ class NodePools:
         "_is_up",
         "_is_used",
         "_live",
-        "_looked_after",
         "_retired",
         "_terms",
         "_upkeep",
         "attempts",
         "by_key",
+        "kept",
         "least_size",
-        "only_plain",
+        "only_kept",
     )
 
     def __init__(
@@ -64,10 +66,12 @@ class NodePools:
         is_up: Callable[[str], bool],
         is_home: Callable[[NodePool], bool],
         is_used: Callable[[NodePool], bool],
+        kept: Flavour = PLAIN,
     ) -> None:
         self.attempts = Changes(terms.runtime)
         self.least_size = least_size
-        self.only_plain = True
+        self.kept: Flavour = kept
+        self.only_kept = True
         self._terms = terms
         self._is_up = is_up
         self._is_home = is_home
@@ -75,7 +79,6 @@ class NodePools:
         self._live: dict[tuple[str, Flavour], NodePool] = {}
         self.by_key: Mapping[tuple[str, Flavour], NodePool] = self._live
         self._retired: set[NodePool] = set()
-        self._looked_after = False
         self._upkeep = Upkeep(terms.runtime, terms.settings, self.all, self._lacking)
 
     @property
@@ -92,9 +95,13 @@ class NodePools:
         """Somebody was interrupted in the middle of what he did; see `NodePool.forfeit`."""
         return [link for pool in self.all() for link in pool.forfeit(owner)]
 
-    def find(self, uuid: str, flavour: Flavour = PLAIN) -> NodePool | None:
-        """The pool of a node, if there is one."""
-        return self._live.get((uuid, flavour))
+    def find(self, uuid: str, flavour: Flavour | None = None) -> NodePool | None:
+        """The pool of a node, if there is one; of what is kept ready, unless something else is asked for."""
+        return self._live.get((uuid, flavour or self.kept))
+
+    def is_kept(self, pool: NodePool) -> bool:
+        """Whether a pool has the kind of connections that are kept ready."""
+        return pool.purpose is _PURPOSES[self.kept]
 
     def of(self, uuid: str) -> list[NodePool]:
         """All pools of a node."""
@@ -105,7 +112,7 @@ class NodePools:
         pool = self._live.get(candidate.key)
         if pool is None:
             made = NodePool(self._terms, candidate.node, _PURPOSES[candidate.flavour])
-            self.only_plain = self.only_plain and candidate.flavour is PLAIN
+            self.only_kept = self.only_kept and candidate.flavour == self.kept
             pool = self._live.setdefault(candidate.key, made)
             if pool is made:
                 self._terms.runtime.post(partial(self._welcome, pool))
@@ -116,13 +123,13 @@ class NodePools:
         if not self._is_used(pool):  # a thread planned its call before the node was drained, or left
             self.retire(pool.node.uuid, "node_gone", polite=True)
         self.attempts.ring()
-        if not self._looked_after:
-            self._looked_after = True
+        if not self._upkeep.begun:
+            self._upkeep.begun = True
             self._terms.jobs.spawn(self._upkeep.run(), "picopyn upkeep")
 
     def warm(self, pool: NodePool) -> None:
         """Keep as many connections as every node gets where use goes."""
-        if pool.purpose is Purpose.PLAIN and not pool.retired and self._is_home(pool):
+        if self.is_kept(pool) and not pool.retired and self._is_home(pool):
             pool.warm(self.least_size)
 
     def opened(self, pool: NodePool) -> None:
@@ -183,10 +190,7 @@ class NodePools:
         return [
             (pool, size)
             for pool in self._live.values()
-            if pool.slots.missing(size)
-            and pool.purpose is Purpose.PLAIN
-            and self._is_up(pool.node.uuid)
-            and self._is_home(pool)
+            if pool.slots.missing(size) and self.is_kept(pool) and self._is_up(pool.node.uuid) and self._is_home(pool)
         ]
 
 

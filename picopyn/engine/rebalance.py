@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 
-from picopyn.dialects.base import Purpose
 from picopyn.engine.node_pool import NodePool
 from picopyn.engine.runtime import Runtime, Waiter
 from picopyn.routing.surplus import Holding, surplus
@@ -20,7 +19,7 @@ class Rebalance:
 
     Args:
         runtime: The world.
-        pools: All node pools.
+        pools: All node pools of connections that are kept ready.
         homes: Where use goes now.
         leading: Where calls go because of their keys, so that how many connections a node needs is not for us to say.
         least: Connections kept to each of those in any case.
@@ -61,7 +60,7 @@ class Rebalance:
         """Close one batch, if there is anything to close."""
         homes = {node.uuid for node in self._homes()}
         leading = {node.uuid for node in self._leading()}
-        pools = {pool.node.uuid: pool for pool in self._pools() if pool.purpose is Purpose.PLAIN}
+        pools = {pool.node.uuid: pool for pool in self._pools()}
         held = {uuid: self._holding(pool, uuid in homes, uuid in leading) for uuid, pool in pools.items()}
         for uuid in surplus(held, self._batch):
             pools[uuid].give_up_one()

@@ -30,9 +30,12 @@ class Upkeep:
         settings: How old and how idle connections may become.
         pools: All node pools, those of nodes that have left as long as they hold connections.
         lacking: The pools of reachable nodes that have fewer connections than they should, and how many that is.
+
+    Attributes:
+        begun: Somebody runs it, or is about to.
     """
 
-    __slots__ = ("_lacking", "_pause", "_pools", "_runtime", "_settings")
+    __slots__ = ("_lacking", "_pause", "_pools", "_runtime", "_settings", "begun")
 
     def __init__(
         self,
@@ -46,6 +49,7 @@ class Upkeep:
         self._pools = pools
         self._lacking = lacking
         self._pause: Waiter[None] | None = None
+        self.begun = False
 
     async def run(self) -> None:
         """Look again and again; ends by being cancelled."""

@@ -14,6 +14,7 @@ import pytest
 
 from picopyn import asynchronous, sync
 from picopyn.errors import AcquireTimeout, ConfigError, NoNodeAvailable
+from picopyn.observe import ConnectionOpened
 from picopyn.testing import YugabyteCluster
 from tests.postgres.conftest import OpenPool
 from tests.threads import FACADES
@@ -60,12 +61,22 @@ async def test_reads_for_a_replica_are_read_from_followers(four: YugabyteCluster
 
 @both
 async def test_a_pool_for_replicas(four: YugabyteCluster, open_pool: OpenPool) -> None:
-    """Its role counts where a call names none; the staleness is the server's own when nobody says another."""
-    pool = await open_pool(f"{four.dsn_of('n4')}?role=replica&load_balance=any")
-    assert await pool.fetchval(STALENESS) == 30_000
-    assert await pool.fetchval(STALENESS, role="leader") is None
+    """Its role counts where a call names none, and such connections are those that it keeps ready."""
+    opened: list[str] = []
+
+    def on_event(event: Any) -> None:
+        if isinstance(event, ConnectionOpened) and event.purpose in ("plain", "replica reads"):
+            opened.append(event.purpose)
+
+    pool = await open_pool(f"{four.dsn_of('n4')}?role=replica&load_balance=any", min_size=2, on_event=on_event)
+    await pool.wait_ready(timeout=LONG)
+    assert await pool.fetchval(STALENESS) == 30_000, "the server's own"
     async with pool.acquire() as connection:
         assert await connection.fetchval(STALENESS) == 30_000
+    await until(lambda: len(opened) >= 8)
+    assert set(opened) == {"replica reads"}
+    assert await pool.fetchval(STALENESS, role="leader") is None
+    assert "plain" in opened
     alone = await open_pool(four.dsn_of("n4"), role="prefer_replica", yb_follower_read_staleness_ms=1000)
     assert await alone.fetchval(STALENESS) == 1000
     assert await alone.fetchval(WHERE) == four.node("n4").host
@@ -144,6 +155,8 @@ async def test_a_server_without_follower_reads_says_so(four: YugabyteCluster, op
             await pool.fetchval("SELECT 1", role="replica")
         told = str(refused.value.__cause__)
     assert await pool.fetchval("SELECT 1", timeout=LONG) == 1
+    with pytest.raises(NoNodeAvailable):
+        await open_pool(plain, dialect="yugabyte", role="replica", connect_timeout=1)
 
 
 async def connect(facade: str, *args: Any, **options: Any) -> Any:

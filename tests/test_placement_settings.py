@@ -6,10 +6,14 @@ from typing import Any
 
 import pytest
 
+from picopyn.asynchronous.static_source import StaticTopologySource
 from picopyn.errors import ConfigError
 from picopyn.placement_settings import BalanceMode, balance_mode
 from picopyn.settings import PoolSettings
 from picopyn.staleness import StalenessPolicy
+
+#: A list of nodes of one's own.
+OWN_SOURCE = StaticTopologySource([])
 
 
 def of(dsn: str = "", **options: Any) -> PoolSettings:
@@ -129,6 +133,8 @@ def test_defaults_are_those_of_the_smart_drivers_but_for_the_interval() -> None:
         ({"topology_keys": "", "load_balance": True}, 1),
         ({"topology_keys": [], "load_balance": True}, 1),
         ({"tablet_leaders": True, "load_balance": "only-rr"}, 1),
+        ({"topology_source": OWN_SOURCE, "load_balance": "only-rr", "topology_keys": "a.b.c"}, 2),
+        ({"topology_source": OWN_SOURCE, "dialect": "yugabyte", "role": "replica"}, 1),
         ({"dialect": "picodata", "yb_follower_read_staleness_ms": 5000}, 1),
         ({"dialect": "postgres", "yb_follower_read_staleness_ms": 5000, "role": "replica"}, 1),
         *(({"yb_follower_read_staleness_ms": value}, 1) for value in (999, 2**31, 30.0, "30s", True, None)),

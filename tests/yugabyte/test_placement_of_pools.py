@@ -308,6 +308,16 @@ def test_settings_are_checked_together(pool_class: Any) -> None:
     assert "here it is written only-primary" in str(told.value)
 
 
+@both
+async def test_settings_of_other_servers_are_refused_once_the_server_is_known(
+    six: YugabyteCluster, open_pool: OpenPool
+) -> None:
+    """Nothing that a pool is told is ignored because nobody said beforehand what its server is."""
+    with pytest.raises(ConfigError) as told:
+        await open_pool(six.dsn, balancer_policy="round_robin", topology_update_interval=3)
+    assert [problem.split()[0] for problem in told.value.problems] == ["on", "balancer_policy"]
+
+
 async def test_a_real_cluster(real_dsn: str, open_pool: OpenPool) -> None:
     """What the servers list is what the pool uses, evenly."""
     pool = await open_pool(real_dsn, load_balance=True, max_size=30)

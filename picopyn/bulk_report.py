@@ -2,6 +2,8 @@
 
 Rows are told by their positions in what the caller gave, counted from 0. All rows up to `taken` are acknowledged but
 those that are listed, and none behind it was sent, so a report stays small however many rows there are.
+
+No text made here shows a value: of an error, which may tell some, only its class and its SQLSTATE.
 """
 
 from __future__ import annotations
@@ -9,8 +11,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from enum import Enum
+from typing import Final
 
 from picopyn.errors import UsageError
+
+#: Most ranges of positions that a text names.
+MOST_RANGES: Final = 5
 
 
 class RowState(Enum):
@@ -29,13 +35,19 @@ class Unfinished:
         state: What became of them.
         positions: Their positions, ascending.
         node: Name of the node they were for last, or None.
-        error: What ended the chunk; None for rows whose turn did not come.
+        error: What ended the chunk, as it was raised, so its text may tell values of rows; None for rows whose turn did
+            not come, or whose caller was interrupted.
     """
 
     state: RowState
     positions: tuple[int, ...]
     node: str | None = None
     error: Exception | None = None
+
+    def __repr__(self) -> str:
+        where = "" if self.node is None else f" at {self.node}"
+        why = "" if self.error is None else f": {_kind(self.error)}"
+        return f"<{self.state.name}: {_places(self.positions)}{where}{why}>"
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +97,34 @@ class BulkReport:
             raise UsageError(f"row {min(strangers)} is not among those whose outcome is unknown")
         return replace(self, unfinished=tuple(_settled(part, done) for part in self.unfinished))
 
+    @classmethod
+    def of(cls, error: BaseException) -> BulkReport | None:
+        """The report that an error carries: a `BulkError`, or whatever interrupted a load.
+
+        Args:
+            error: The error, or one that was raised because of it, as the `TimeoutError` of `asyncio.timeout`.
+
+        Returns:
+            None when there is none: no load was interrupted, or it had not begun.
+        """
+        seen: set[int] = set()
+        rest: list[BaseException | None] = [error]
+        while rest:
+            here = rest.pop()
+            if here is None or id(here) in seen:
+                continue
+            seen.add(id(here))
+            report = getattr(here, "report", None)
+            if isinstance(report, cls):
+                return report
+            rest += (here.__context__, here.__cause__)
+        return None
+
+    def put_on(self, error: BaseException) -> None:
+        """Let an interruption carry it, as `error.report`."""
+        error.__dict__["report"] = self
+        error.add_note(f"picopyn: executemany() was interrupted; {self}. BulkReport.of(error) is its report")
+
     def __str__(self) -> str:
         counts = {state: len(self.positions(state)) for state in RowState}
         return (
@@ -98,3 +138,26 @@ def _settled(part: Unfinished, done: set[int]) -> Unfinished:
         return part
     left = tuple(position for position in part.positions if position not in done)
     return replace(part, state=RowState.NOT_EXECUTED, positions=left)
+
+
+def _kind(error: BaseException) -> str:
+    """What kind of error it is."""
+    sqlstate = getattr(error, "sqlstate", None)
+    return type(error).__name__ if sqlstate is None else f"{type(error).__name__} ({sqlstate})"
+
+
+def _places(positions: tuple[int, ...]) -> str:
+    """Positions in short: the first ones, as ranges."""
+    if len(positions) == 1:
+        return f"row {positions[0]}"
+    ranges: list[list[int]] = []
+    for position in positions:
+        if ranges and position == ranges[-1][1] + 1:
+            ranges[-1][1] = position
+        elif len(ranges) == MOST_RANGES:
+            break
+        else:
+            ranges.append([position, position])
+    told = ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in ranges)
+    more = len(positions) - sum(last - first + 1 for first, last in ranges)
+    return f"rows {told}" + (f" and {more} more" if more else "")

@@ -17,7 +17,7 @@ from picopyn.asynchronous.sessions import refuse_unsupported
 from picopyn.bulk_report import BulkReport
 from picopyn.dialects.base import Capability
 from picopyn.engine.bulk import CHUNK_SIZE, BulkLoad, BulkOptions, check_resume
-from picopyn.engine.bulk_rows import GivenRows, RowSource
+from picopyn.engine.bulk_rows import Machinery, RowSource
 from picopyn.engine.cluster import Cluster
 from picopyn.engine.executor import Executor
 from picopyn.engine.explain import explain
@@ -28,6 +28,7 @@ from picopyn.engine.loan import no_transactions
 from picopyn.engine.place import Place, Where, find, place_of
 from picopyn.engine.request import Request, check_text
 from picopyn.engine.resolution import Resolution
+from picopyn.engine.row_sources import GivenRows
 from picopyn.engine.statistics import pool_stats
 from picopyn.engine.transaction import TransactionRun, new_request
 from picopyn.errors import ConfigError, NotSupported, UsageError
@@ -228,8 +229,11 @@ class PoolFacade(Generic[L]):
             resume=resume,
             progress=progress,
         )
-        key_hash = self._household.dialect.key_hash
-        return await BulkLoad(self._executor, self._cluster, key_hash, query, source, options).run()
+        return await BulkLoad(self._machinery, query, source, options).run()
+
+    @property
+    def _machinery(self) -> Machinery:
+        return Machinery(self._executor, self._cluster, self._household.dialect.key_hash)
 
     async def _split(
         self,
@@ -253,7 +257,9 @@ class PoolFacade(Generic[L]):
         if place_of(where, None, "execute") != Place():
             raise UsageError("splittable= sends each row to its owner; leave key=, tier=, bucket= and node= out")
         one, rows = split_values(query, args)
-        count = await self._load(one, GivenRows(rows), timeout, role, idempotent, None, None, None)
+        count = await self._load(
+            one, GivenRows(rows, self._cluster.runtime.now), timeout, role, idempotent, None, None, None
+        )
         return f"INSERT 0 {count}"
 
     def _fetch_by_keys(
@@ -280,8 +286,7 @@ class PoolFacade(Generic[L]):
             role=self._role(role),
             idempotent=idempotent,
         )
-        key_hash = self._household.dialect.key_hash
-        return KeyFetch(self._executor, self._cluster, key_hash, query, keys, others, options)
+        return KeyFetch(self._machinery, query, keys, others, options)
 
     def _time_to_copy(self, timeout: float | None) -> Callable[[], float | None]:
         """Refuse COPY where there is none; what tells how much of its time is left, a moment at least."""

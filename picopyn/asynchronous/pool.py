@@ -22,9 +22,9 @@ from picopyn.asynchronous.published_names import PublishedNames
 from picopyn.asynchronous.row_sources import AwaitedRows
 from picopyn.asynchronous.transaction import PoolTransaction, attempt
 from picopyn.bulk_report import BulkReport
-from picopyn.engine.bulk_rows import GivenRows
 from picopyn.engine.place import ANYHOW, HowToExecute, Place, Where
 from picopyn.engine.request import Request, check_text
+from picopyn.engine.row_sources import GivenRows, checked
 from picopyn.engine.runtime import status_of
 from picopyn.errors import UsageError
 from picopyn.query_plan import QueryPlan
@@ -277,17 +277,19 @@ class Pool(PoolFacade[Lifecycle], PublishedNames):
 
         Raises:
             BulkError: In chunks: it stopped, and its report says what became of each row. It is an `OutcomeUnknown` too
-                when nobody knows about some of them. What stopped it first is its cause.
-            UsageError: A report that cannot be gone on with, or a chunk size that is none.
+                when nobody knows about some of them. What stopped it first is its cause. Whatever interrupts a load
+                carries the same report, see [`BulkReport.of`][picopyn.bulk_report.BulkReport.of].
+            UsageError: No rows, a report that cannot be gone on with, or a chunk size that is none.
             OutcomeUnknown: All together: they may have taken effect.
             Exception: As for `execute`.
         """
         if self._is_load(chunk_size, resume):
-            source = AwaitedRows(args) if isinstance(args, AsyncIterable) else GivenRows(args)
+            now = self._cluster.runtime.now
+            source = AwaitedRows(args, now) if isinstance(args, AsyncIterable) else GivenRows(args, now)
             await self._load(query, source, timeout, role, idempotent, chunk_size, progress, resume)
             return
         rows = [row async for row in args] if isinstance(args, AsyncIterable) else args
-        rows = rows if isinstance(rows, list | tuple) else list(rows)
+        rows = rows if isinstance(rows, list | tuple) else list(checked(rows))
         request = self._request("executemany", query, (rows,), timeout, role, idempotent)
         request.place = ANYHOW
         await self._executor.run(request)

@@ -5,40 +5,36 @@ Rules of this file:
 1. The rows of one owner are executed in the order given, a chunk at a time; within a chunk asyncpg pipelines.
 2. A batch is taken only when fewer rows than a batch wait to be sent, so memory is bounded whatever is given.
 3. A chunk with a row of the wrong width is not sent, and no chunk of its batch.
-4. After the first failure nothing more is taken; what is under way ends, the rest is told as not executed.
+4. After the first failure nothing more is taken; what is under way ends, the rest is told as not executed. Only where
+   it was the source that failed, all that it gave before is sent.
 5. Where rows take effect one by one, the server's acknowledgements are counted as they arrive, so that the report is
    exact: what was acknowledged is done, the next row failed, and after an error the server executes nothing more. Only
-   a lost connection, or a deadline, leaves rows that were sent and are unknown.
+   a lost connection, a deadline, or an interruption leaves rows that were sent and are unknown.
+6. A load that is cancelled or interrupted, at any moment, tells what became of the rows, too.
 """
 
 from __future__ import annotations
 
-import re
 from collections import deque
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
-from picopyn.bulk_report import BulkReport, RowState, Unfinished
-from picopyn.dialects.base import KeyHash
+from picopyn.bulk_report import BulkReport, RowState
 from picopyn.engine import failures
-from picopyn.engine.bulk_rows import Chunk, RowSource, Sorter, WrongRow, check_rows
-from picopyn.engine.cluster import Cluster
+from picopyn.engine.bulk_rows import Chunk, Machinery, RowSource, Sorter, WrongRow, check_rows
 from picopyn.engine.crew import Crew
-from picopyn.engine.executor import Executor
+from picopyn.engine.load_book import Book
 from picopyn.engine.request import EXECUTEMANY, EXECUTEMANY_FRESHLY, Request
 from picopyn.engine.row_acks import RowAcks
-from picopyn.errors import BulkError, BulkOutcomeUnknown, CallTimeout, ConnectionLost, OutcomeUnknown, UsageError
+from picopyn.errors import UsageError
 from picopyn.routing.plan import Role
 
 #: Rows of one chunk, where the caller does not say: 25 times the rate of single rows (`measurements.md` section 5).
 CHUNK_SIZE: Final = 1000
 #: Most rows of one batch, however many owners there are.
 LARGEST_BATCH: Final = 20_000
-
-#: asyncpg's word for the row that it cannot encode.
-_ELEMENT: Final = re.compile(r"in element #(\d+) of executemany\(\) sequence")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,35 +66,26 @@ class BulkLoad:
     """One load. Owned by the call that runs it.
 
     Args:
-        executor: Runs the chunks.
-        cluster: Time, and the map.
-        key_hash: The dialect's hash.
+        machinery: What it works with.
         query: The statement.
-        source: The rows.
+        source: The rows; closed at the end.
         options: What the caller wants.
     """
 
-    def __init__(
-        self,
-        executor: Executor,
-        cluster: Cluster,
-        key_hash: KeyHash,
-        query: str,
-        source: RowSource,
-        options: BulkOptions,
-    ) -> None:
-        self._crew = Crew(cluster.runtime, executor)
-        self._parts = (executor, cluster, key_hash)
+    def __init__(self, machinery: Machinery, query: str, source: RowSource, options: BulkOptions) -> None:
+        runtime = machinery.cluster.runtime
+        self._machinery = machinery
+        self._crew = Crew(runtime, machinery.executor)
         self._query = query
         self._source = source
         self._options = options
         self._book = Book(query, options.resume)
         self._queues: dict[str | None, deque[Chunk]] = {}
-        self._lock = cluster.runtime.lock()
+        self._lock = runtime.lock()
         self._waiting = 0
         self._told = 0
         self._affected = 0
-        self._deadline = None if options.timeout is None else cluster.runtime.now() + options.timeout
+        self._deadline = None if options.timeout is None else runtime.now() + options.timeout
 
     async def run(self) -> int:
         """Load the rows.
@@ -109,23 +96,40 @@ class BulkLoad:
         Raises:
             BulkError: It stopped; its report says what became of the rows.
             UsageError: Replicas are asked for, which take no rows.
+            BaseException: It was cancelled or interrupted; `BulkReport.of(error)` says what became of the rows.
         """
         if self._options.role is Role.REPLICA:
             raise failures.may_write("executemany")
-        executor, cluster, key_hash = self._parts
         try:
-            known = await executor.learned(self._query, self._deadline)
-            width = len(known.parameter_oids) if known is not None and known.parameter_oids else None
-            await self._take(Sorter(executor, cluster, key_hash, self._query), width)
+            await self._take_all()
             await self._until(lambda: not self._crew.running)
-        except BaseException:
+        except GeneratorExit:  # nobody waits for anything any more
             self._book.stopped = True
-            await self._crew.abandon()
+            raise
+        except BaseException as error:
+            self._book.stopped = True
+            try:
+                await self._crew.abandon()
+                await self._close()
+            finally:
+                self._tell_of(error)
             raise
         if self._book.problem is not None:
-            self._leave_the_rest()
             raise self._book.error()
         return self._affected
+
+    def _tell_of(self, error: BaseException) -> None:
+        """An interruption carries the report."""
+        with self._lock:
+            report = self._book.report()
+        report.put_on(error)
+
+    async def _take_all(self) -> None:
+        executor = self._machinery.executor
+        known = await executor.learned(self._query, self._deadline)
+        width = len(known.parameter_oids) if known is not None and known.parameter_oids else None
+        await self._take(self._machinery.sorter(self._query), width)
+        await self._close()
 
     async def _take(self, sorter: Sorter, width: int | None) -> None:
         size, book = self._options.chunk_size, self._book
@@ -135,22 +139,32 @@ class BulkLoad:
                 rows = await self._source.read(count)
             except Exception as error:
                 failures.mark_as_callers(error)
-                book.stop(error)
+                book.note(error)
                 return
-            positions, kept = book.take(rows)
+            positions, kept = book.wanted(rows)
             try:
                 width = check_rows(kept, positions, width)
             except WrongRow as error:
-                book.refuse(error, positions)
+                book.refuse(error, positions, len(rows))
                 return
-            if kept:
-                self._send(sorter.sort(positions, kept, size))
-                await self._until(partial(self._has_room, count))
-            if len(rows) < count:
+            chunks = sorter.sort(positions, kept, size) if kept else []
+            book.enter(chunks, len(rows))
+            self._send(chunks)
+            if self._source.ended:
                 book.end()
                 return
+            await self._until(partial(self._has_room, count if len(rows) == count else 1))
+
+    async def _close(self) -> None:
+        """Nothing more is taken."""
+        try:
+            await self._source.close()
+        except Exception as error:
+            failures.mark_as_callers(error)
+            self._book.note(error)
 
     def _has_room(self, count: int) -> bool:
+        """Whether fewer rows wait to be sent. Those of a slow source are not kept waiting for its next ones."""
         return self._book.stopped or self._waiting < count
 
     def _send(self, chunks: list[Chunk]) -> None:
@@ -169,11 +183,13 @@ class BulkLoad:
     async def _work(self, owner: str | None) -> None:
         """Send the chunks of one owner, one after the other, until there are none."""
         while (chunk := self._next(owner)) is not None:
+            self._crew.ring()
             await self._load(chunk)
             self._crew.ring()
 
     def _next(self, owner: str | None) -> Chunk | None:
         with self._lock:
+            self._look_at_the_time()
             queue = self._queues[owner]
             if self._book.stopped or not queue:
                 if not queue:
@@ -192,18 +208,29 @@ class BulkLoad:
             request = Request(EXECUTEMANY, self._query, (chunk.rows,), options.role, options.idempotent)
         request.place = chunk.place
         self._limit(request)
+        chunk.request = request
         try:
             await self._crew.call(request)
-        except Exception as error:
+        except BaseException as error:
             with self._lock:
                 self._book.failed(chunk, acks, request, error)
+            if not isinstance(error, Exception):
+                raise
         else:
             with self._lock:
-                self._book.acknowledged += len(chunk.rows)
+                self._book.done(chunk)
                 self._affected += acks.affected
 
+    def _look_at_the_time(self) -> None:
+        """What cannot be sent in time is not sent."""
+        if self._deadline is not None and self._now() >= self._deadline:
+            self._book.stop(failures.load_too_slow(self._options.timeout or 0))
+
+    def _now(self) -> float:
+        return self._machinery.cluster.runtime.now()
+
     def _limit(self, request: Request) -> None:
-        now = self._parts[1].runtime.now()
+        now = self._now()
         if self._deadline is not None:
             request.limit(max(self._deadline - now, 0.001), now)
             request.timeout = self._options.timeout
@@ -224,135 +251,6 @@ class BulkLoad:
                 failures.mark_as_callers(error)
                 self._book.stop(error)
         return False
-
-    def _leave_the_rest(self) -> None:
-        for queue in self._queues.values():
-            for chunk in queue:
-                self._book.leave(chunk)
-
-
-class Book:
-    """What became of the rows of a load. Changed under the load's lock, or by the caller who takes rows.
-
-    Args:
-        query: The statement.
-        resume: The report that is gone on with.
-
-    Attributes:
-        acknowledged: Rows acknowledged in this load.
-        problem: What stopped it first.
-        stopped: Nothing more is taken and sent.
-    """
-
-    __slots__ = ("_left", "_query", "_taken", "_unfinished", "_were_taken", "acknowledged", "problem", "stopped")
-
-    def __init__(self, query: str, resume: BulkReport | None) -> None:
-        self.acknowledged = 0
-        self.problem: Exception | None = None
-        self.stopped = False
-        self._query = query
-        self._taken = 0
-        self._were_taken = 0 if resume is None else resume.taken
-        self._left = {} if resume is None else {p: part for part in resume.unfinished for p in part.positions}
-        self._unfinished: list[Unfinished] = []
-
-    def take(self, rows: list[Any]) -> tuple[Sequence[int], list[Any]]:
-        """Rows were taken: which of them are to be sent, and their positions."""
-        first, self._taken = self._taken, self._taken + len(rows)
-        positions = range(first, self._taken)
-        if first >= self._were_taken:
-            return positions, rows
-        wanted = [p for p in positions if p >= self._were_taken or p in self._left]
-        return wanted, [rows[p - first] for p in wanted]
-
-    def end(self) -> None:
-        """There are no more rows; those that a report says are left must have been among them."""
-        missing = [position for position in self._left if position >= self._taken]
-        if missing:
-            told = f"only {self._taken} rows were given, but resume= says that row {min(missing)} is left"
-            self.stop(UsageError(f"{told}; give the same rows again"))
-
-    def stop(self, error: Exception) -> None:
-        """Something that the caller gave stops the load."""
-        self.problem = self.problem or error
-        self.stopped = True
-
-    def refuse(self, error: WrongRow, positions: Sequence[int]) -> None:
-        """A row cannot be sent, so none of those taken with it is."""
-        others = tuple(position for position in positions if position != error.position)
-        self._unfinished.append(Unfinished(RowState.FAILED, (error.position,), None, error))
-        if others:
-            self._unfinished.append(Unfinished(RowState.NOT_EXECUTED, others))
-        self.stop(error)
-
-    def failed(self, chunk: Chunk, acks: RowAcks, request: Request, error: Exception) -> None:
-        """A chunk failed, or was acknowledged as a whole although its call failed."""
-        positions = chunk.positions()
-        self.acknowledged += acks.total
-        if acks.total < len(positions):
-            self.stop(error)
-        node = None if request.node is None else request.node.name
-        for state, those in _judged(positions, acks, request, error):
-            self._unfinished.append(Unfinished(state, tuple(those), node, error))
-
-    def leave(self, chunk: Chunk) -> None:
-        """The turn of a chunk did not come."""
-        self._unfinished.append(Unfinished(RowState.NOT_EXECUTED, tuple(chunk.positions())))
-
-    def error(self) -> BulkError:
-        """What the caller gets."""
-        report, problem = self._report(), self.problem
-        assert problem is not None
-        named = (part for part in self._unfinished if part.state is RowState.FAILED and part.error is problem)
-        first = next(named, None)
-        where = f" at row {first.positions[0]}" if first is not None else ""
-        kind = BulkOutcomeUnknown if report.positions(RowState.UNKNOWN) else BulkError
-        told = kind(f"executemany() stopped{where}: {_why(problem)}; {report}", report)
-        told.__cause__ = problem
-        return told
-
-    def _report(self) -> BulkReport:
-        """What is known now; what an earlier load left and this one did not reach stays as it was."""
-        parts = list(self._unfinished)
-        for part in {id(part): part for part in self._left.values()}.values():  # to hash one takes all its positions
-            unreached = tuple(position for position in part.positions if position >= self._taken)
-            if unreached:
-                parts.append(replace(part, positions=unreached))
-        return BulkReport(self._query, max(self._taken, self._were_taken), tuple(parts))
-
-
-def _why(problem: Exception) -> str:
-    """What stopped a load, in short; of what the caller's own code raised only the kind, for it may tell values."""
-    if isinstance(problem, UsageError):
-        return str(problem)
-    own = failures.is_callers(problem)
-    return f"{type(problem).__name__} in the caller's own code" if own else failures.in_short(problem)
-
-
-def _judged(
-    positions: list[int], acks: RowAcks, request: Request, error: Exception
-) -> list[tuple[RowState, list[int]]]:
-    """What became of the rows of a failed chunk that are not acknowledged."""
-    rest = positions[acks.total :]
-    one_by_one = request.acks is not None
-    if not rest:
-        return []
-    if request.broke or isinstance(error, CallTimeout | ConnectionLost):
-        return [(RowState.UNKNOWN, rest)]
-    if isinstance(error, OutcomeUnknown):  # it is the server who said so, of one row
-        return _apart(rest, 0, RowState.UNKNOWN) if one_by_one else [(RowState.UNKNOWN, rest)]
-    if getattr(error, "sqlstate", None) is None:  # nothing was sent
-        return [(RowState.NOT_EXECUTED, rest)]
-    named = _ELEMENT.search(str(error))
-    if named is not None:
-        return _apart(rest, acks.began + int(named[1]) - acks.total, RowState.FAILED)
-    return _apart(rest, 0, RowState.FAILED) if one_by_one else [(RowState.FAILED, rest)]
-
-
-def _apart(rest: list[int], at: int, state: RowState) -> list[tuple[RowState, list[int]]]:
-    """One row has a state of its own; the others were not executed."""
-    others = [*rest[:at], *rest[at + 1 :]]
-    return [(state, rest[at : at + 1]), *([(RowState.NOT_EXECUTED, others)] if others else [])]
 
 
 def check_resume(resume: object, query: str, idempotent: bool | None) -> None:

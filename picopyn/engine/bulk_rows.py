@@ -6,15 +6,15 @@ worked out only when somebody asks, for that is needed only after a failure.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
-from itertools import islice
 from typing import Any, Protocol
 
 from picopyn.dialects.base import Dialect, KeyHash
 from picopyn.engine.cluster import Cluster
 from picopyn.engine.executor import Executor
 from picopyn.engine.place import Anyhow, Buckets, Destination, Place
+from picopyn.engine.request import Request
 from picopyn.errors import UsageError
 from picopyn.routing.plan import Plan, Planner, Role
 from picopyn.routing.route import RouteKind
@@ -23,28 +23,25 @@ from picopyn.topology import ShardMap
 
 
 class RowSource(Protocol):
-    """Where rows come from."""
+    """Where rows come from.
 
-    async def read(self, count: int) -> list[Any]:
-        """The next rows; fewer than asked for only at the end."""
-        ...
-
-
-class GivenRows:
-    """Rows of an iterable.
-
-    Args:
-        rows: The iterable.
+    Attributes:
+        ended: There are no more.
     """
 
-    __slots__ = ("_rows",)
-
-    def __init__(self, rows: Iterable[Any]) -> None:
-        self._rows = iter(rows)
+    ended: bool
 
     async def read(self, count: int) -> list[Any]:
-        """The next rows."""
-        return list(islice(self._rows, count))
+        """The next rows; fewer than asked for at the end, and where the next ones do not come at once.
+
+        Raises:
+            Exception: What was raised where they are made, behind all rows that were made before.
+        """
+        ...
+
+    async def close(self) -> None:
+        """Nobody reads any more: a generator is closed."""
+        ...
 
 
 class Batch:
@@ -75,7 +72,7 @@ class Batch:
         return {slot for slot in set(self.slots) if self.owners[slot] == owner}
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Chunk:
     """Rows that go to one owner together.
 
@@ -85,6 +82,7 @@ class Chunk:
         first: Which of the owner's rows in the batch is the first one.
         rows: The rows.
         place: Where they go; None: as any call.
+        request: The call that takes them there, once there is one.
     """
 
     owner: str | None
@@ -92,6 +90,7 @@ class Chunk:
     first: int
     rows: list[Any]
     place: Destination | None
+    request: Request | None = None
 
     def positions(self) -> list[int]:
         """The position of each row."""
@@ -193,6 +192,25 @@ class Sorter:
             self._groups = Groups((*known, *(None,) * missing))
 
 
+@dataclass(frozen=True, slots=True)
+class Machinery:
+    """What calls of many rows or keys work with.
+
+    Attributes:
+        executor: Runs their statements.
+        cluster: Time, and the map.
+        key_hash: The dialect's hash.
+    """
+
+    executor: Executor
+    cluster: Cluster
+    key_hash: KeyHash
+
+    def sorter(self, query: str) -> Sorter:
+        """What sorts the rows of a statement, as of now."""
+        return Sorter(self.executor, self.cluster, self.key_hash, query)
+
+
 class WrongRow(UsageError):  # noqa: N818 - names the row
     """A row that cannot be sent.
 
@@ -219,24 +237,30 @@ def check_rows(rows: Sequence[Any], positions: Sequence[int], width: int | None)
     """
     if not rows:
         return width
-    try:
+    if all(map(_is_row, set(map(type, rows)))):
         widths = list(map(len, rows))
-    except TypeError:
-        widths = [len(row) if hasattr(row, "__len__") else -1 for row in rows]
-    if isinstance(rows[0], str | bytes):
-        widths[0] = -1
-    width = widths[0] if width is None else width
-    if widths.count(width) != len(widths) or width < 0:
-        at = next((number for number, found in enumerate(widths) if found != width), 0)
-        raise _wrong(positions[at], rows[at], widths[at], width)
+        width = widths[0] if width is None else width
+        if widths.count(width) == len(widths):
+            return width
+    for position, row in zip(positions, rows, strict=True):
+        if not _is_row(type(row)):
+            raise _wrong(position, f"is no sequence of values but of type {type(row).__name__}")
+        width = len(row) if width is None else width
+        if len(row) != width:
+            raise _wrong(position, f"has {len(row)} values, {width} are expected")
     return width
 
 
-def _wrong(position: int, row: Any, found: int, width: int) -> WrongRow:
-    if found < 0 or isinstance(row, str | bytes):
-        text = f"row {position} is no sequence of values but of type {type(row).__name__}"
-    else:
-        text = f"row {position} has {found} values, {width} are expected"
-    error = WrongRow(text)
+def _is_row(kind: type) -> bool:
+    """Whether values of a type can be a row: they have an order and a length, and are no text and no mapping."""
+    if issubclass(kind, tuple | list):
+        return True
+    return (
+        not issubclass(kind, str | bytes | Mapping | Set) and hasattr(kind, "__getitem__") and hasattr(kind, "__len__")
+    )
+
+
+def _wrong(position: int, what: str) -> WrongRow:
+    error = WrongRow(f"row {position} {what}")
     error.position = position
     return error

@@ -8,11 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
+from picopyn.dialects.base import Dialect
 from picopyn.engine.executor import Executor
+from picopyn.engine.place import ANYHOW, Destination
 from picopyn.engine.request import Request
 from picopyn.engine.runtime import Job, Runtime, Waiter
+from picopyn.errors import UsageError
+from picopyn.routing.plan import Plan, Planner, Role
 
 #: How long an interrupted caller waits for his crew to end (seconds).
 LAST_WAIT = 1.0
@@ -27,12 +32,14 @@ class Crew:
 
     Attributes:
         running: How many work now.
+        abandoned: The caller was interrupted; nothing is sent for him any more.
     """
 
-    __slots__ = ("_executor", "_flying", "_jobs", "_lock", "_runtime", "_trouble", "_waiter", "running")
+    __slots__ = ("_executor", "_flying", "_jobs", "_lock", "_runtime", "_trouble", "_waiter", "abandoned", "running")
 
     def __init__(self, runtime: Runtime, executor: Executor) -> None:
         self.running = 0
+        self.abandoned = False
         self._runtime = runtime
         self._executor = executor
         self._lock = runtime.lock()
@@ -50,6 +57,7 @@ class Crew:
 
     async def call(self, request: Request) -> Any:
         """Run one call of a member of the crew."""
+        request.place = _AsLongAsWanted(self, request.place or ANYHOW)
         self._flying[id(request)] = request
         try:
             return await self._executor.run(request)
@@ -74,10 +82,10 @@ class Crew:
 
     async def abandon(self) -> None:
         """The caller was interrupted: drop what is under way, and wait a moment."""
+        self.abandoned = True
         for job in self._jobs:
             job.cancel()
-        for request in tuple(self._flying.values()):
-            self._executor.forfeit(request)
+        self._executor.withdraw(tuple(self._flying.values()))
         deadline = self._runtime.now() + LAST_WAIT
         with suppress(TimeoutError):
             while True:
@@ -95,3 +103,26 @@ class Crew:
             with self._lock:
                 self.running -= 1
             self.ring()
+
+
+@dataclass(frozen=True, slots=True)
+class _AsLongAsWanted:
+    """A place for a call that is sent nowhere once its caller was interrupted.
+
+    Attributes:
+        crew: Who makes it.
+        place: Where it goes until then.
+    """
+
+    crew: Crew
+    place: Destination
+
+    def plan(self, planner: Planner, dialect: Dialect, role: Role, *, read: bool) -> Plan:
+        """Where to send it, as of now.
+
+        Raises:
+            UsageError: Nowhere.
+        """
+        if self.crew.abandoned:
+            raise UsageError("the caller was interrupted before this was sent")
+        return self.place.plan(planner, dialect, role, read=read)

@@ -195,6 +195,15 @@ class Executor:
         """A call was interrupted, wherever it was (`KeyboardInterrupt`): nothing stays with it."""
         self._cluster.runtime.post(partial(self._cluster.forfeit, request))
 
+    def withdraw(self, requests: Sequence[Request]) -> None:
+        """Calls that run beside their caller lose him: what they hold is dropped, and all plan anew."""
+        self._cluster.runtime.post(partial(self._forfeit_all, requests))
+
+    def _forfeit_all(self, requests: Sequence[Request]) -> None:
+        for request in requests:
+            self._cluster.forfeit(request)
+        self._changes.ring()
+
     def leaders_moved(self, replicasets: frozenset[str]) -> None:
         """Leaders have changed: what that may have left hanging is ended after a short grace."""
         suspects = self._cluster.stuck(replicasets)
@@ -328,6 +337,7 @@ class Executor:
         self._retries.landed(request)
         ended, request.end_reason = request.end_reason, None
         if not isinstance(error, Exception):
+            request.broke = True
             pool.drop(link, "state_unknown")
             raise error
         if isinstance(error, TimeoutError) and error.errno is None:

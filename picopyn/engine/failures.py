@@ -74,6 +74,13 @@ def timed_out(request: Request, node: Node, *, repeatable: bool) -> CallTimeout:
     return request.annotate(WriteTimeout(f"{text}. It may still take effect"))
 
 
+def load_too_slow(timeout: float) -> CallTimeout:
+    """The limit of a load has passed; this is about what was not sent."""
+    return CallTimeout(
+        f"executemany() was not done within {timeout:g} s; give it a longer timeout, or go on with resume="
+    )
+
+
 def held_timed_out(name: str, node: Node, *, uncertain: bool) -> CallTimeout:
     """A call on a held connection ran into its own limit."""
     text = f"{name}() got no answer from {node.name} ({node.address}) in time; allow more, or look at the node"

@@ -9,12 +9,9 @@ from decimal import Decimal
 from typing import Any
 from uuid import UUID
 
-from picopyn.dialects.base import KeyHash
 from picopyn.engine import failures
-from picopyn.engine.bulk_rows import Chunk, Sorter
-from picopyn.engine.cluster import Cluster
+from picopyn.engine.bulk_rows import Chunk, Machinery
 from picopyn.engine.crew import Crew
-from picopyn.engine.executor import Executor
 from picopyn.engine.request import Request
 from picopyn.errors import FetchIncomplete, UsageError
 from picopyn.routing.key_texts import KeyText, read_key_text
@@ -44,9 +41,7 @@ class KeyFetch:
     """One such call.
 
     Args:
-        executor: Runs the statements.
-        cluster: Time, and the map.
-        key_hash: The dialect's hash.
+        machinery: What it works with.
         query: The text with one key.
         keys: The keys: values, or tuples of as many values as the key has columns. Each is asked for once.
         others: The arguments behind those of the key.
@@ -55,17 +50,16 @@ class KeyFetch:
 
     def __init__(
         self,
-        executor: Executor,
-        cluster: Cluster,
-        key_hash: KeyHash,
+        machinery: Machinery,
         query: str,
         keys: Iterable[Any],
         others: tuple[Any, ...],
         options: FetchOptions,
     ) -> None:
-        self._parts = (executor, cluster, key_hash)
-        self._crew = Crew(cluster.runtime, executor)
-        self._lock = cluster.runtime.lock()
+        self._machinery = machinery
+        self._runtime = machinery.cluster.runtime
+        self._crew = Crew(self._runtime, machinery.executor)
+        self._lock = self._runtime.lock()
         self._query = query
         self._positions = positions_of(keys)
         self._keys = list(self._positions)
@@ -91,13 +85,11 @@ class KeyFetch:
         text = read_key_text(self._query, width)
         if text.others != len(self._others):
             raise UsageError(f"the text has {text.others} parameters behind its key, {len(self._others)} are given")
-        executor, cluster, key_hash = self._parts
-        now = cluster.runtime.now()
-        deadline = None if self._options.timeout is None else now + self._options.timeout
+        deadline = None if self._options.timeout is None else self._runtime.now() + self._options.timeout
         try:
-            await executor.learned(self._query, deadline)
+            await self._machinery.executor.learned(self._query, deadline)
             rows = [(*key, *self._others) for key in self._keys]
-            chunks = Sorter(executor, cluster, key_hash, self._query).sort(range(len(rows)), rows, text.most)
+            chunks = self._machinery.sorter(self._query).sort(range(len(rows)), rows, text.most)
             for owner in dict.fromkeys(chunk.owner for chunk in chunks):
                 mine = [chunk for chunk in chunks if chunk.owner == owner]
                 self._crew.start(self._work(text, mine, deadline), "picopyn fetch by keys")
@@ -109,7 +101,7 @@ class KeyFetch:
 
     async def _work(self, text: KeyText, chunks: Sequence[Chunk], deadline: float | None) -> None:
         """Ask one owner for the rows of its keys."""
-        options, now = self._options, self._parts[1].runtime.now
+        options, now = self._options, self._runtime.now
         for chunk in chunks:
             query, args = text.text(text.size(len(chunk.rows))), text.arguments(chunk.rows)
             request = Request("fetch", query, args, options.role, options.idempotent)

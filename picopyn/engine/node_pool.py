@@ -172,7 +172,9 @@ class NodePool:
             The connections that he held; nobody knows in which state, so they are dropped.
         """
         with self._lock:
-            held, sent = self.slots.forfeit(owner)
+            held, sent, gone = self.slots.forfeit(owner)
+        for waiter in gone:
+            waiter.fail(TimeoutError())  # somebody else may be waiting there for him
         for waiter, link in sent.items():
             if not waiter.wake(link) and waiter.abandon() is not link:
                 self.give(link)

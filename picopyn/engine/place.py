@@ -212,15 +212,21 @@ def count_of(tier: str | None, snapshot: TopologySnapshot) -> tuple[str, int]:
     Raises:
         UsageError: It is not known or has none, or there are several.
     """
-    counts = {name: count for name in snapshot.tiers if (count := snapshot.bucket_count(name))}
-    known = ", ".join(f"{name!r} ({count} buckets)" for name, count in sorted(counts.items())) or "none yet"
-    if tier is None:
-        if len(counts) != 1:
-            raise UsageError(f"tier= has to say which tier the bucket belongs to; known are {known}")
-        return next(iter(counts.items()))
-    if tier not in counts:
-        raise UsageError(f"the topology knows no tier {tier!r} with buckets; known are {known}")
-    return tier, counts[tier]
+    if tier is not None:
+        count = snapshot.bucket_count(tier)
+        if not count:
+            raise UsageError(f"the topology knows no tier {tier!r} with buckets; known are {_counts(snapshot)}")
+        return tier, count
+    found = [(name, count) for name, count in snapshot.bucket_counts.items() if count]
+    if len(found) != 1:
+        raise UsageError(f"tier= has to say which tier the bucket belongs to; known are {_counts(snapshot)}")
+    return found[0]
+
+
+def _counts(snapshot: TopologySnapshot) -> str:
+    """The tiers that have buckets, in words."""
+    counts = sorted(snapshot.bucket_counts.items())
+    return ", ".join(f"{name!r} ({count} buckets)" for name, count in counts if count) or "none yet"
 
 
 def _plainly(plan: Plan) -> Plan:

@@ -115,6 +115,11 @@ class Request:
         return self.word or (EXECUTEMANY if self.method in MANY else self.method)
 
     @property
+    def node_name(self) -> str | None:
+        """Name of the node it was sent to last."""
+        return None if self.node is None else self.node.name
+
+    @property
     def acks(self) -> RowAcks | None:
         """What counts its acknowledged rows, for rows that take effect one by one."""
         return self.args[1] if self.method == EXECUTEMANY_FRESHLY else None

@@ -154,18 +154,19 @@ class Slots(Generic[C, W]):
         """Queue a waiter, on somebody's behalf."""
         self.waiters[waiter] = owner
 
-    def forfeit(self, owner: object) -> tuple[list[C], dict[W, C]]:
+    def forfeit(self, owner: object) -> tuple[list[C], dict[W, C], list[W]]:
         """Somebody was interrupted, and does nothing any more: he waits no longer.
 
         Returns:
-            The connections he holds, to be dropped, and those he has given without their having `arrived`.
+            The connections he holds, to be dropped, those he has given without their having `arrived`, and his waiters.
         """
-        for waiter in [waiter for waiter, other in self.waiters.items() if other is owner]:
+        gone = [waiter for waiter, other in self.waiters.items() if other is owner]
+        for waiter in gone:
             del self.waiters[waiter]
         sent = {waiter: connection for waiter, (connection, other) in self.promised.items() if other is owner}
         for waiter in sent:
             self.arrived(waiter)
-        return [connection for connection, other in self.held.items() if other is owner], sent
+        return [connection for connection, other in self.held.items() if other is owner], sent, gone
 
     def leave(self, waiter: W) -> bool:
         """A waiter gives up.

@@ -25,9 +25,9 @@ from picopyn.asynchronous.sessions import Sessions
 from picopyn.asynchronous.transport import Dialer
 from picopyn.bulk_report import BulkReport
 from picopyn.dialects.base import Dialect
-from picopyn.engine.bulk_rows import GivenRows
 from picopyn.engine.place import ANYHOW, HowToExecute, Place, Where
 from picopyn.engine.request import Request, check_text
+from picopyn.engine.row_sources import GivenRows, checked
 from picopyn.engine.runtime import Runtime, status_of
 from picopyn.errors import UsageError
 from picopyn.query_plan import QueryPlan
@@ -284,15 +284,17 @@ class Pool(PoolFacade[Lifecycle], PublishedNames):
 
         Raises:
             BulkError: In chunks: it stopped, and its report says what became of each row. It is an `OutcomeUnknown` too
-                when nobody knows about some of them. What stopped it first is its cause.
-            UsageError: A report that cannot be gone on with, or a chunk size that is none.
+                when nobody knows about some of them. What stopped it first is its cause. Whatever interrupts a load
+                carries the same report, see [`BulkReport.of`][picopyn.bulk_report.BulkReport.of].
+            UsageError: No rows, a report that cannot be gone on with, or a chunk size that is none.
             OutcomeUnknown: All together: they may have taken effect.
             Exception: As for `execute`.
         """
         if self._is_load(chunk_size, resume):
-            drive(self._load(query, GivenRows(args), timeout, role, idempotent, chunk_size, progress, resume))
+            source = GivenRows(args, self._cluster.runtime.now)
+            drive(self._load(query, source, timeout, role, idempotent, chunk_size, progress, resume))
             return
-        rows = args if isinstance(args, list | tuple) else list(args)
+        rows = args if isinstance(args, list | tuple) else list(checked(args))
         request = self._request("executemany", query, (rows,), timeout, role, idempotent)
         request.place = ANYHOW
         call(request, self._executor)

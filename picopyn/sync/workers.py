@@ -91,10 +91,9 @@ class Workers:
                 self._count += 1
             else:
                 self._free -= 1
+                self._work.put(do)  # here, so that no interruption comes between the two
         if start:
             threading.Thread(target=self._serve, args=(do,), name=f"{self._name} {self._count}", daemon=True).start()
-        else:
-            self._work.put(do)
 
     def _serve(self, do: Callable[[], None] | None) -> None:
         while do is not None:

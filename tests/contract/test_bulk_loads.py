@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Callable, Iterator
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from typing import Any
 
 import asyncpg
 import pytest
 
+from picopyn import sync
 from picopyn.bulk_report import BulkReport, RowState
 from picopyn.errors import BulkError, OutcomeUnknown, UsageError
 from picopyn.testing import PicodataCluster
@@ -65,8 +67,44 @@ async def test_rows_may_be_awaited(pool: Any, table: str) -> None:
             await asyncio.sleep(0)
             yield number, "x"
 
-    await pool.executemany(f"INSERT INTO {table} VALUES ($1, $2)", rows(), chunk_size=40)
+    text = f"INSERT INTO {table} VALUES ($1, $2)"
+    await pool.executemany(text, rows(), chunk_size=40)
     assert await ids(pool, table) == list(range(300))
+    closed = []
+
+    async def wrong(what: str) -> AsyncIterator[Any]:
+        try:
+            for number in range(300, 400):
+                yield number, "x"
+            if what == "error":
+                raise KeyError("secret")
+            yield (1,)
+            for number in range(400, 500):
+                yield number, "x"
+        finally:
+            await asyncio.sleep(0)
+            closed.append(what)
+
+    for what, told in (("width", "row 100 has 1 values"), ("error", "KeyError in the caller's own code")):
+        with pytest.raises(BulkError, match=told) as caught:
+            await pool.executemany(text, wrong(what), chunk_size=10)
+        check(caught.value.report, list(range(300, 400)), [key for key in await ids(pool, table) if key >= 300])
+        assert closed.pop() == what
+        await pool.execute(f"DELETE FROM {table} WHERE id >= $1", 300)
+    assert await ids(pool, table) == list(range(300))
+
+
+async def test_threads_are_told_where_rows_can_be_awaited(target: Target, table: str) -> None:
+    """A pool of threads takes none from an asynchronous iterable."""
+
+    async def rows() -> AsyncIterator[tuple[int, str]]:
+        yield 1, "x"
+
+    def load() -> None:
+        with sync.Pool(target.dsn) as pool, pytest.raises(UsageError, match="not from an asynchronous one"):
+            pool.executemany(f"INSERT INTO {table} VALUES ($1, $2)", rows())  # type: ignore[arg-type]
+
+    await asyncio.to_thread(load)
 
 
 @both
@@ -101,6 +139,10 @@ async def test_a_row_that_the_server_refuses_is_named(pool: Any, table: str) -> 
     assert not isinstance(caught.value, OutcomeUnknown)
     assert re.search(r"stopped at row 150: .*\(XX000\)", str(caught.value))
     assert "in the way" not in str(caught.value)
+    (error,) = report.errors
+    assert error is caught.value.__cause__
+    assert str(error) not in repr(report) + str(report)
+    assert f"{type(error).__name__} (XX000)" in repr(report)
     assert report.positions(RowState.FAILED) == (150,)
     assert report.positions(RowState.UNKNOWN) == ()
     present = [key for key in await ids(pool, table) if key != 1000]
@@ -120,6 +162,9 @@ async def test_a_row_of_the_wrong_shape_is_refused_before_its_chunk_is_sent(pool
         ((1,), "row 400 has 1 values, 2 are expected"),
         ((1, "x", 2), "row 400 has 3 values, 2 are expected"),
         (7, "row 400 is no sequence of values but of type int"),
+        ("xy", "row 400 is no sequence of values but of type str"),
+        ({"id": 1, "v": "x"}, "row 400 is no sequence of values but of type dict"),
+        ({1, 2}, "row 400 is no sequence of values but of type set"),
     ):
         with pytest.raises(BulkError, match=message) as caught:
             await pool.executemany(text, [*good[:400], bad, *good[400:]], chunk_size=30)
@@ -131,6 +176,10 @@ async def test_a_row_of_the_wrong_shape_is_refused_before_its_chunk_is_sent(pool
         await pool.execute(f"DELETE FROM {table}")
     with pytest.raises(BulkError, match="row 0 has 1 values, 2 are expected"):
         await pool.executemany(text, [(1,)])
+    for nothing in (None, 5, "xy", object()):
+        with pytest.raises(UsageError, match="takes rows of arguments one after the other, not"):
+            await pool.executemany(text, nothing)
+    assert await ids(pool, table) == []
     with pytest.raises(BulkError) as caught:
         await pool.executemany(text, [*good[:100], ("no number", "x"), *good[100:200]])
     report = caught.value.report
@@ -153,7 +202,9 @@ async def test_the_callers_own_errors_stop_a_load(pool: Any, table: str) -> None
         await pool.executemany(text, rows(), chunk_size=20)
     assert isinstance(caught.value.__cause__, KeyError)
     assert "secret" not in str(caught.value)
-    check(caught.value.report, list(range(200)), await ids(pool, table))
+    report = caught.value.report
+    assert (report.taken, report.acknowledged) == (200, 200)  # what was made before it is loaded
+    assert await ids(pool, table) == list(range(200))
 
     def progress(done: int) -> None:
         raise RuntimeError(f"{done}")
@@ -163,24 +214,114 @@ async def test_the_callers_own_errors_stop_a_load(pool: Any, table: str) -> None
     check(caught.value.report, list(range(1000, 1200)), await ids(pool, table))
 
 
-async def test_a_cancelled_load_leaves_nothing_behind(pool: Any, table: str) -> None:
-    """Every connection is free again, and no task is left; the rows before stay."""
-    begun = asyncio.Event()
+async def goes_on(pool: Any, table: str, keys: list[int], stopped: BaseException) -> BulkReport:
+    """The report of an interrupted load is exact, and a load that goes on from it leaves every row once.
 
-    def progress(_: int) -> None:
-        begun.set()
-
-    rows = ((number, "x") for number in range(100_000))
-    load = asyncio.create_task(
-        pool.executemany(f"INSERT INTO {table} VALUES ($1, $2)", rows, chunk_size=20, progress=progress)
-    )
+    Returns:
+        The report.
+    """
+    report = BulkReport.of(stopped)
+    assert report is not None
     async with asyncio.timeout(60):
-        await begun.wait()
-    load.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await load
-    assert all(node.in_use == 0 for node in pool.stats().nodes.values())
-    assert await pool.fetchval(f"SELECT count(*) FROM {table}") > 0
+        while any(node.in_use for node in pool.stats().nodes.values()):
+            await asyncio.sleep(0.01)
+    there = await ids(pool, table)
+    check(report, keys, there)
+    settled = report.settled(p for p in report.positions(RowState.UNKNOWN) if keys[p] in set(there))
+    await pool.executemany(f"INSERT INTO {table} VALUES ($1, $2)", [(key, "x") for key in keys], resume=settled)
+    assert await ids(pool, table) == keys
+    return report
+
+
+async def within(limit: asyncio.Timeout, work: Coroutine[Any, Any, None]) -> None:
+    async with limit:
+        await work
+
+
+async def test_a_cancelled_load_tells_what_became_of_its_rows(pool: Any, table: str) -> None:
+    """Every connection is free again, no task is left, and the load can go on; also where rows are awaited."""
+    keys = list(range(1000))
+    for number, end in enumerate(("cancel", "timeout", "awaited rows")):
+        begun, closed = asyncio.Event(), asyncio.Event()
+
+        def progress(_: int, begun: asyncio.Event = begun) -> None:
+            begun.set()
+
+        async def rows(begun: asyncio.Event = begun, closed: asyncio.Event = closed) -> AsyncIterator[tuple[int, str]]:
+            try:
+                for key in keys:
+                    yield key, "x"
+                    if begun.is_set():
+                        await asyncio.Event().wait()
+            finally:
+                await asyncio.sleep(0)
+                closed.set()
+
+        given: Any = rows() if number == 2 else ((key, "x") for key in keys)
+        work = pool.executemany(f"INSERT INTO {table} VALUES ($1, $2)", given, chunk_size=20, progress=progress)
+        limit = asyncio.timeout(None)
+        load = asyncio.create_task(within(limit, work))
+        async with asyncio.timeout(60):
+            await begun.wait()
+        if end == "timeout":
+            limit.reschedule(0)
+        else:
+            load.cancel()
+        with pytest.raises(TimeoutError if end == "timeout" else asyncio.CancelledError) as caught:
+            await load
+        assert all(node.in_use == 0 for node in pool.stats().nodes.values())
+        assert closed.is_set() == (number == 2)
+        report = await goes_on(pool, table, keys, caught.value)
+        assert 0 < report.acknowledged < len(keys)
+        await pool.execute(f"DELETE FROM {table}")
+
+
+@both
+async def test_an_interrupted_load_tells_what_became_of_its_rows(pool: Any, table: str) -> None:
+    """Wherever Ctrl-C comes: where progress is told, or where rows are made. A generator is closed."""
+    keys = list(range(600))
+    closed = []
+
+    def rows() -> Iterator[tuple[int, str]]:
+        try:
+            yield from ((key, "x") for key in keys)
+        finally:
+            closed.append("progress")
+
+    def interrupted_rows() -> Iterator[tuple[int, str]]:
+        yield from ((key, "x") for key in keys[:500])
+        raise KeyboardInterrupt
+
+    def interrupt(_: int) -> None:
+        raise KeyboardInterrupt
+
+    for given, progress in ((rows(), interrupt), (interrupted_rows(), None)):
+        with pytest.raises(KeyboardInterrupt) as caught:
+            text = f"INSERT INTO {table} VALUES ($1, $2)"
+            await pool.executemany(text, given, chunk_size=20, progress=progress)
+        assert closed == ["progress"]
+        report = await goes_on(pool, table, keys, caught.value)
+        assert report.acknowledged < len(keys)
+        await pool.execute(f"DELETE FROM {table}")
+
+
+@both
+async def test_the_limit_of_a_load_ends_it_with_an_exact_report(pool: Any, table: str) -> None:
+    """Here it passes while rows are made; those that could not be sent in time were not."""
+    keys = list(range(200))
+
+    def rows() -> Iterator[tuple[int, str]]:
+        end = time.monotonic() + 1.0
+        yield from ((key, "x") for key in keys[:100])
+        while time.monotonic() < end:
+            time.sleep(0.05)
+        yield from ((key, "x") for key in keys[100:])
+
+    with pytest.raises(BulkError, match=r"within 1 s") as caught:
+        await pool.executemany(f"INSERT INTO {table} VALUES ($1, $2)", rows(), chunk_size=20, timeout=1)
+    report = await goes_on(pool, table, keys, caught.value)
+    assert report.positions(RowState.NOT_EXECUTED)
+    assert not any(map(report.is_acknowledged, range(100, 200)))
 
 
 async def load_to_the_end(pool: Any, table: str, keys: list[int], **options: Any) -> int:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncIterator, Iterable, Iterator
 from typing import Any
 
 import pytest
 
 from picopyn.bulk_report import BulkReport, RowState, Unfinished
-from picopyn.engine.bulk import Book, BulkLoad, BulkOptions
-from picopyn.engine.bulk_rows import GivenRows
-from picopyn.errors import BulkError, BulkOutcomeUnknown
-from tests.engine.world import HANG, WRITE, Link, World, broken, server_error, settle
+from picopyn.engine.bulk import BulkLoad, BulkOptions
+from picopyn.engine.bulk_rows import Machinery
+from picopyn.engine.load_book import Book
+from picopyn.engine.row_sources import GivenRows
+from picopyn.errors import BulkError, BulkOutcomeUnknown, CallTimeout
+from tests.engine.world import HANG, READ, WRITE, Link, World, broken, server_error, settle
 from tests.snapshots import two_by_two
 
 #: Keys whose buckets belong to r1.
@@ -29,12 +32,16 @@ async def world() -> AsyncIterator[World]:
     world.cluster.terminate()
 
 
-def load(world: World, rows: list[Any], **options: Any) -> asyncio.Task[int]:
+def bulk_load(world: World, source: GivenRows, **options: Any) -> BulkLoad:
+    """A load of rows that take effect one by one."""
+    machinery = Machinery(world.executor, world.cluster, world.executor._dialect.key_hash)
+    return BulkLoad(machinery, WRITE, source, BulkOptions(one_by_one=True, **options))
+
+
+def load(world: World, rows: Iterable[Any], **options: Any) -> asyncio.Task[int]:
     """Start a load in a task of its own."""
-    wanted = BulkOptions(one_by_one=True, **options)
-    key_hash = world.executor._dialect.key_hash
-    work = BulkLoad(world.executor, world.cluster, key_hash, WRITE, GivenRows(rows), wanted)
-    return asyncio.create_task(work.run())
+    source = GivenRows(rows, world.cluster.runtime.now)
+    return asyncio.create_task(bulk_load(world, source, **options).run())
 
 
 def after(count: int, then: Any) -> Any:
@@ -116,6 +123,105 @@ async def test_a_chunk_that_goes_on_after_a_change_of_leaders_is_not_ended(world
         await task
     assert caught.value.report.positions(RowState.UNKNOWN) == tuple(range(35, 40))
     await ending
+
+
+async def stopped(task: asyncio.Task[int]) -> BulkReport:
+    """Cancel a load, and what it says of its rows."""
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError) as caught:
+        await task
+    report = BulkReport.of(caught.value)
+    assert report is not None
+    return report
+
+
+@pytest.mark.parametrize("idempotent", [None, True])
+async def test_a_cancelled_load_tells_what_became_of_its_rows(world: World, idempotent: bool | None) -> None:
+    """Of two owners: what was acknowledged, what was under way, what was not sent; and nothing is sent any more."""
+
+    def acknowledge_two(link: Link) -> Any:
+        link.acknowledge(2)
+        return HANG
+
+    world.servers["i11"].answers = [acknowledge_two]
+    world.servers["i21"].answers = [after(3, None), HANG]
+    keys = [2, 1] * 8
+    task = load(world, [(key,) for key in keys], chunk_size=3, idempotent=idempotent)
+    await settle(50)
+    report = await stopped(task)
+    assert (sent(world, "i11"), sent(world, "i21")) == ([3], [3, 3])
+    assert report.taken == 16
+    assert report.positions(RowState.UNKNOWN) == (4, 7, 9, 11)
+    assert {part.node for part in report.unfinished if part.state is RowState.UNKNOWN} == {"default_1_1", "default_2_1"}
+    assert report.acknowledged == 5
+    assert report.positions(RowState.FAILED) == ()
+    await load(world, [(key,) for key in keys], resume=report.settled([4]))
+    assert (sum(sent(world, "i11")), sum(sent(world, "i21"))) == (3 + 5, 6 + 5)
+
+
+async def test_of_what_waits_for_a_connection_or_a_leader_an_interruption_leaves_nothing_unknown(world: World) -> None:
+    """It was not sent."""
+    (link,) = world.servers["i11"].for_callers
+    world.servers["i11"].answers = [HANG]
+    other = world.call(READ, 2)
+    await settle()
+    world.cluster.adopt(two_by_two(leaders={"r2": None}), 7)
+    task = load(world, [(2,), (1,)])
+    await settle(50)
+    assert (await stopped(task)).positions(RowState.NOT_EXECUTED) == (0, 1)
+    link.reply(None)
+    await other
+    assert [query for server in world.servers.values() for query, _ in server.calls] == [READ]
+
+
+async def test_an_interruption_where_rows_are_made_takes_none_of_them(world: World) -> None:
+    """Rows of the batch that was not complete do not count as taken."""
+    now = [0.0]
+
+    def rows() -> Iterator[tuple[int]]:
+        yield from [(2,)] * 2
+        now[0] += 1  # what is there is sent
+        yield from [(2,)] * 3
+        raise KeyboardInterrupt
+
+    world.servers["i11"].answers = [after(3, None)]
+    with pytest.raises(KeyboardInterrupt) as caught:
+        await bulk_load(world, GivenRows(rows(), lambda: now[0])).run()
+    report = BulkReport.of(caught.value)
+    assert report is not None
+    assert (report.taken, report.acknowledged) == (3, 3)
+    assert sent(world, "i11") == [3]
+
+
+async def test_rows_of_a_slow_source_do_not_wait_for_each_other(world: World) -> None:
+    """They are sent before more is taken, although neither a chunk nor a batch is complete."""
+    now = [0.0]
+    told: list[list[int]] = []
+
+    def rows() -> Iterator[tuple[int]]:
+        for _ in range(4):
+            told.append(sent(world, "i11"))
+            now[0] += 1
+            yield (2,)
+
+    world.servers["i11"].answers = [after(1, None)] * 4
+    await bulk_load(world, GivenRows(rows(), lambda: now[0])).run()
+    assert sent(world, "i11") == [1, 1, 1, 1]
+    assert told[-1] == [1, 1, 1]
+
+
+async def test_what_cannot_be_sent_in_time_is_not_sent(world: World) -> None:
+    """The limit passed while rows were made."""
+
+    def rows() -> Iterator[tuple[int]]:
+        yield (2,)
+        time.sleep(0.02)
+        yield (2,)
+
+    with pytest.raises(BulkError, match=r"not done within 0.01 s") as caught:
+        await load(world, rows(), timeout=0.01)
+    assert isinstance(caught.value.__cause__, CallTimeout)
+    assert caught.value.report.positions(RowState.NOT_EXECUTED) == (0, 1)
 
 
 class UnhashableError(Exception):

@@ -1,44 +1,114 @@
-"""Ctrl-C during a load of many rows, in the thread that called: nothing is kept, and the pool goes on."""
+"""Ctrl-C during a load of many rows, in the thread that called: it tells what became of them, and the pool goes on."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator
+import asyncio
+import gc
+import threading
+from collections.abc import Callable, Iterator
 
 import pytest
 
 from picopyn import sync
+from picopyn.bulk_report import BulkReport, RowState
+from picopyn.sync.workers import Workers
 from picopyn.testing import PicodataCluster
+from tests.sync.conftest import until
+from tests.sync.finger import Finger
+
+INSERT = "INSERT INTO interrupted VALUES ($1, $2)"
+KEYS = range(60)
+#: Where the finger presses: whatever of a load runs in the calling thread.
+ROOMS = ("picopyn/sync/", "picopyn/engine/", "picopyn/routing/slots")
 
 
-def interrupted_rows(count: int) -> Iterator[tuple[int, str]]:
-    """Rows, and an interruption where they are made."""
-    yield from ((number, "x") for number in range(count))
-    raise KeyboardInterrupt
+@pytest.fixture
+def pool(picopyn_cluster: PicodataCluster) -> Iterator[sync.Pool]:
+    """A pool, and a table for it."""
+    picopyn_cluster.execute("CREATE TABLE interrupted (id INT PRIMARY KEY, v TEXT) DISTRIBUTED BY (id)")
+    try:
+        with sync.Pool(picopyn_cluster.dsn, acquire_timeout=30) as pool:
+            yield pool
+    finally:
+        picopyn_cluster.execute("DROP TABLE interrupted")
 
 
-def interrupt(_: object) -> None:
-    """An interruption where progress is told."""
-    raise KeyboardInterrupt
+def rows() -> list[tuple[int, str]]:
+    """The rows of a load."""
+    return [(key, "x") for key in KEYS]
+
+
+def present(pool: sync.Pool) -> set[int]:
+    """The keys that are there, once nothing is under way any more."""
+    gc.collect()
+    until(lambda: not any(node.in_use for node in pool.stats().nodes.values()))
+    return {row["id"] for row in pool.fetch("SELECT id FROM interrupted")}
 
 
 @pytest.mark.cluster
-def test_an_interrupted_load_keeps_no_connection(picopyn_cluster: PicodataCluster) -> None:
-    """Whether it comes where rows are made, or while other threads are sending."""
-    picopyn_cluster.execute("CREATE TABLE interrupted (id INT PRIMARY KEY, v TEXT) DISTRIBUTED BY (id)")
-    text = "INSERT INTO interrupted VALUES ($1, $2) ON CONFLICT DO NOTHING"
-    try:
-        with sync.Pool(picopyn_cluster.dsn, acquire_timeout=30) as pool:
-            with pytest.raises(KeyboardInterrupt):
-                pool.executemany(text, interrupted_rows(500), chunk_size=50)
-            with pytest.raises(KeyboardInterrupt):
-                pool.executemany(text, ((n, "x") for n in range(5000)), chunk_size=50, progress=interrupt)
-            deadline = time.monotonic() + 30
-            while any(node.in_use for node in pool.stats().nodes.values()):
-                assert time.monotonic() < deadline
-                time.sleep(0.01)
-            pool.executemany(text, ((number, "x") for number in range(600)))
-            assert pool.fetchval("SELECT count(*) FROM interrupted WHERE id < 600") == 600
-            assert len(pool.fetch_by_keys("SELECT id FROM interrupted WHERE id IN ($1)", range(600))) == 600
-    finally:
-        picopyn_cluster.execute("DROP TABLE interrupted")
+@pytest.mark.timeout(600)
+@pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning")  # it was made, and then not begun
+def test_at_any_moment_the_report_is_exact(
+    pool: sync.Pool, full_size: bool, measured: Callable[[str, object], None]
+) -> None:
+    """What it says is acknowledged is there, and a load that goes on from it leaves every row once."""
+    pool.executemany(INSERT, rows(), chunk_size=10)
+    moment, reported, unknown = 5, 0, 0
+    while True:
+        pool.executemany("DELETE FROM interrupted WHERE id = $1", [(key,) for key in KEYS])
+        report = None
+        try:
+            with Finger(moment, ROOMS, ("__del__", "forfeit")):
+                pool.executemany(INSERT, rows(), chunk_size=10)
+            break
+        except KeyboardInterrupt as error:
+            report = BulkReport.of(error)
+        there = present(pool)
+        if report is None:  # before its first row was taken, or after its last one was acknowledged
+            assert len(there) in (0, len(KEYS)), moment
+            report = BulkReport(INSERT, len(there))
+        else:
+            reported += 1
+        left = report.positions(RowState.UNKNOWN)
+        unknown += bool(left)
+        for key in KEYS:
+            assert key in left or report.is_acknowledged(key) == (key in there), (moment, report)
+        pool.executemany(INSERT, rows(), chunk_size=10, resume=report.settled(there.intersection(left)))
+        assert present(pool) == set(KEYS), moment
+        moment += 3 if full_size else 97
+    assert reported >= 3
+    measured("moments, reports, of which with unknown rows", (moment, reported, unknown))
+
+
+@pytest.mark.cluster
+def test_an_interrupted_load_keeps_no_connection(pool: sync.Pool) -> None:
+    """Nor does it keep a fetch by keys from going on."""
+
+    def interrupt(_: object) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        pool.executemany(INSERT, ((number, "x") for number in range(5000)), chunk_size=50, progress=interrupt)
+    there = present(pool)
+    assert there
+    assert len(pool.fetch_by_keys("SELECT id FROM interrupted WHERE id IN ($1)", range(5000))) == len(there)
+
+
+def test_an_interruption_while_work_is_handed_over_costs_no_thread() -> None:
+    """A thread that was promised work it never got would wait for it, and not end with its pool."""
+    loop = asyncio.new_event_loop()
+    moment, pressed = 1, True
+    while pressed:
+        workers = Workers("interrupted worker", loop)
+        workers.step(lambda: None)
+        until(lambda workers=workers: workers._free == 1)
+        try:
+            with Finger(moment, ("picopyn/sync/workers",)) as finger:
+                workers.step(lambda: None)
+        except KeyboardInterrupt:
+            moment += 1
+        pressed = finger.left <= 0
+        workers.end()
+    assert moment > 3
+    loop.close()
+    until(lambda: not any(thread.name.startswith("interrupted worker") for thread in threading.enumerate()))

@@ -238,6 +238,14 @@ class Dialect(Protocol):
         """Whether the text only reads (and so may run on a replica, and be repeated where the server allows it)."""
         ...
 
+    def executes_alone(self, version: str) -> bool:
+        """Whether a server of this version executes by itself what concerns only its own rows.
+
+        Args:
+            version: What the server tells of itself; empty: it is not known.
+        """
+        ...
+
     def never_hangs(self, sql: str) -> bool:
         """Whether the text is answered by any node alone, whatever the state of the cluster (`BEGIN`, `EXPLAIN` …)."""
         ...

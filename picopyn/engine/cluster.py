@@ -105,8 +105,9 @@ class Cluster:
             self._is_used,
             REPLICA_READ if isinstance(hosts, ServerTable) and reads_from_followers(settings) else PLAIN,
         )
+        alone = dialect.executes_alone
         self._planners = Planners(
-            self.health, self.load, rng, settings, hangs=self._hangs, hosts=hosts, leaders=leaders
+            self.health, self.load, rng, settings, hangs=self._hangs, alone=alone, hosts=hosts, leaders=leaders
         )
         self.planner = self._planners.make(snapshot)
 

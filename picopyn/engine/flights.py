@@ -101,9 +101,11 @@ class Flights:
 def _may_hang(request: Request, replicasets: frozenset[str], tiers: frozenset[str | None]) -> bool:
     """Whether a call is forwarded in one of these tiers, or runs at a member of these replicasets.
 
-    A forwarded call waits for the leaders of its own tier only. Its other candidates do not count.
+    A forwarded call waits for the leaders of its own tier only, and so does any call to a server that forwards all. Its
+    other candidates do not count.
     """
     plan = request.plan
-    if plan is not None and not plan.direct and (plan.tier is None or None in tiers or plan.tier in tiers):
+    alone = plan is None or (plan.direct and not plan.needs_all)
+    if plan is not None and not alone and (plan.tier is None or None in tiers or plan.tier in tiers):
         return True
     return request.node is not None and request.node.replicaset_uuid in replicasets

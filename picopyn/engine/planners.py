@@ -27,6 +27,7 @@ class Planners:
         rng: Source of randomness.
         settings: What the user wants among hosts with roles, and of keyed calls.
         hangs: Whether a forwarded statement hangs while any leader of its tier is missing.
+        alone: Whether a server of this version executes by itself what concerns its own rows only.
         hosts: What is known of hosts with roles, or of servers with places; None: nodes have neither.
         leaders: Who leads tablets; None: there are none, or calls are not to go to them.
 
@@ -36,7 +37,7 @@ class Planners:
         draining: Uuids of the nodes that nothing is planned for.
     """
 
-    __slots__ = ("_hangs", "_health", "_keyed", "_leaders", "_load", "_rules", "draining", "hosts", "rng")
+    __slots__ = ("_alone", "_hangs", "_health", "_keyed", "_leaders", "_load", "_rules", "draining", "hosts", "rng")
 
     def __init__(
         self,
@@ -46,6 +47,7 @@ class Planners:
         settings: PoolSettings,
         *,
         hangs: bool,
+        alone: Callable[[str], bool],
         hosts: HostTable | ServerTable | None,
         leaders: LeaderTable | None = None,
     ) -> None:
@@ -54,6 +56,7 @@ class Planners:
         self._health = health
         self._load = load
         self._hangs = hangs
+        self._alone = alone
         self.hosts = hosts
         self._keyed: Flavour = STRICT if settings.strict_routing else PLAIN
         self._leaders = leaders
@@ -79,7 +82,9 @@ class Planners:
             return PlacementPlanner(snapshot, self._health, self._load, self.rng, self.hosts)
         if self.hosts is not None:
             return HostPlanner(snapshot, self._health, self._load, self.rng, self.hosts, self._rules)
-        return Planner(snapshot, self._health, self._load, self.rng, hangs=self._hangs, keyed=self._keyed)
+        return Planner(
+            snapshot, self._health, self._load, self.rng, hangs=self._hangs, keyed=self._keyed, alone=self._alone
+        )
 
     def seen(self, snapshot: TopologySnapshot) -> TopologySnapshot:
         """A snapshot as plans are made from it."""

@@ -7,6 +7,9 @@ The rule behind it (recorded on Picodata 26.1.6, `picodata-recorded.md` section 
 its own owner's leader first waits, at the server, until the leaders of *all* replicasets of the tier are connected. So
 while one of them is missing, only calls to a healthy owner are sent; everything that would be forwarded waits on our
 side, where it holds no connection and no slot of a healthy server.
+
+Servers before 26.1 execute nothing by themselves (25.6, recorded there): what goes to such a node waits for all leaders
+of its tier, also at its owner.
 """
 
 from __future__ import annotations
@@ -94,6 +97,7 @@ class Plan:
         tier: The tier whose rows the statement touches; None when it is not known, or when there are none.
         note: The settings behind `wait`, for people.
         one_owner: Although it is forwarded, exactly one replicaset takes part: what that refuses has not happened.
+        needs_all: Although it goes to its owner, the server waits for all leaders of the tier.
     """
 
     candidates: tuple[Candidate, ...]
@@ -104,6 +108,7 @@ class Plan:
     tier: str | None = None
     note: str = ""
     one_owner: bool = False
+    needs_all: bool = False
 
 
 class Planner:
@@ -116,6 +121,7 @@ class Planner:
         rng: Source of randomness for ties.
         hangs: Whether a forwarded statement hangs while any leader of its tier is missing.
         keyed: The kind of connection for calls whose owner is known.
+        alone: Whether a server of this version executes by itself what concerns its own rows only.
 
     Attributes:
         by_tablets: Keyed calls go to the leaders of tablets, all others as if there were no owners.
@@ -123,6 +129,7 @@ class Planner:
 
     by_tablets: ClassVar[bool] = False
     __slots__ = (
+        "_alone",
         "_complete",
         "_doubted",
         "_finished",
@@ -145,8 +152,10 @@ class Planner:
         *,
         hangs: bool,
         keyed: Flavour = PLAIN,
+        alone: Callable[[str], bool] = lambda _: True,
     ) -> None:
         self.snapshot = snapshot
+        self._alone = alone
         self._keyed: Flavour = keyed
         self._health = health
         self._doubted = health.doubted
@@ -162,10 +171,10 @@ class Planner:
         """Plan a call whose statement touches exactly one bucket."""
         if read and role in OFF_LEADER:
             return self._off_leader(tier, bucket, role, reason)
-        plans = self.by_bucket(tier, reason)
+        plans = self._plans_of(tier, reason)
         plan = plans[bucket] if bucket < len(plans) else None
         if plan is not None and (not self._doubted or not self._health.is_down(plan.candidates[0].node.uuid)):
-            return plan
+            return plan if not plan.needs_all else self._if_all_lead(plan)
         owner = self.snapshot.owner(tier, bucket)
         if owner is None:
             return self.spread(tier, "no_map")
@@ -181,6 +190,11 @@ class Planner:
         Returns:
             One for each number that a bucket of the tier can have, whether they are counted from 0 or 1; else none.
         """
+        if not self._leads_all(tier) and not all(self._alone(leader.version) for leader in self._leaders(tier)):
+            return ()  # they hang
+        return self._plans_of(tier, reason)
+
+    def _plans_of(self, tier: str, reason: str) -> Sequence[Plan | None]:
         finished = self._finished.get((tier, reason))
         if finished is None:
             finished = self._finished[tier, reason] = self._finish(tier, reason)
@@ -275,7 +289,9 @@ class Planner:
     def _finish(self, tier: str, reason: str) -> tuple[Plan | None, ...]:
         leaders = {r.uuid: self.snapshot.leader(r.uuid) for r in self.snapshot.replicasets()}
         plans: dict[str | None, Plan] = {
-            uuid: Plan((Candidate(leader, self._keyed),), reason, direct=True, tier=tier)
+            uuid: Plan(
+                (Candidate(leader, self._keyed),), reason, True, tier=tier, needs_all=not self._alone(leader.version)
+            )
             for uuid, leader in leaders.items()
             if leader is not None and leader.reachable
         }
@@ -305,7 +321,14 @@ class Planner:
             wait = Wait.REPLICA if role is Role.REPLICA else Wait.LEADER
             return Plan((), reason, wait=wait, missing=(owner,), tier=tier)
         off = candidates[0].node is not leader
-        return Plan(candidates, "replica_read" if off else reason, direct=True, tier=tier)
+        needs_all = not all(self._alone(candidate.node.version) for candidate in candidates)
+        plan = Plan(candidates, "replica_read" if off else reason, direct=True, tier=tier, needs_all=needs_all)
+        return self._if_all_lead(plan) if needs_all else plan
+
+    def _if_all_lead(self, plan: Plan) -> Plan:
+        """A plan that hangs while a leader of its tier is missing."""
+        missing = self._missing_leaders(plan.tier)
+        return Plan((), plan.reason, wait=Wait.TIER, missing=missing, tier=plan.tier) if missing else plan
 
     def _parted(self, tier: str | None) -> tuple[Sequence[Node], Sequence[Node]]:
         """The leaders of a tier, and its other nodes."""
@@ -337,7 +360,7 @@ class Planner:
             return replace(self._guess(tier, owner), one_owner=True)
         if role is Role.PREFER_LEADER and read:
             plan = self._among(self._followers(owner), "replica_read", REPLICA_READ, direct=True, tier=tier)
-            if plan.wait is None:
+            if plan.wait is None and all(self._alone(candidate.node.version) for candidate in plan.candidates):
                 return plan
         return Plan((), "keyed", wait=Wait.LEADER, missing=(owner,), tier=tier)
 
@@ -396,14 +419,16 @@ class Planner:
         """Replicasets whose leader is missing or doubtful, where that makes forwarded statements hang."""
         if not self._hangs:
             return ()
-        complete = self._complete.get(tier)
-        if complete is None:
-            complete = self._complete[tier] = not any(
-                self._leaderless(replicaset) for replicaset in self._sharded(tier)
-            )
-        if complete and self._health.all_up:
+        if self._leads_all(tier) and self._health.all_up:
             return ()
         return tuple(r for r in self._sharded(tier) if self._leaderless(r) or self._leader_doubtful(r))
+
+    def _leads_all(self, tier: str | None) -> bool:
+        """Whether no replicaset of a tier is without a leader, as far as the snapshot tells."""
+        complete = self._complete.get(tier)
+        if complete is None:
+            complete = self._complete[tier] = not any(map(self._leaderless, self._sharded(tier)))
+        return complete
 
     def _sharded(self, tier: str | None) -> list[str]:
         """Replicasets that own buckets of a tier, or of any tier."""

@@ -6,11 +6,12 @@ import asyncio
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 
 import pytest
 
 from picopyn.asynchronous import Pool
-from picopyn.errors import OutcomeUnknown
+from picopyn.errors import AcquireTimeout, OutcomeUnknown
 from picopyn.observe import ConnectionClosed, Event, TopologyChanged
 from tests.contract.conftest import Fresh, OpenPool
 from tests.contract.load import Load
@@ -239,3 +240,37 @@ async def test_scans_in_flight_when_a_leader_dies_come_back_too(
     measured("scans that hung at the server", max(most.values(), default=0))
     measured("slowest scan (s)", max(done.seconds for done in load.done))
     assert not load.failures()
+
+
+async def _is_away(pool: Pool, member: Member) -> bool:
+    return pool.stats().nodes[member.uuid].state != "up"
+
+
+@pytest.mark.parametrize("facade", FACADES, indirect=True)
+async def test_on_25_6_calls_of_other_buckets_wait_here_too(fresh: Fresh, open_pool: OpenPool) -> None:
+    """Such a server executes nothing by itself: it would hang. A limit that ends says why; a leader ends the wait."""
+    target = fresh(auto_offline_timeout=300.0, version="25.6")
+    target.need(Capability.KILL, Capability.RESTART, Capability.OWN_SHAPE)
+    healthy, wounded = await target.two_replicasets_with_replicas()
+    table = await target.create_table("id INT NOT NULL PRIMARY KEY, v INT")
+    select, update = f"SELECT v FROM {table} WHERE id = $1", f"UPDATE {table} SET v = $1 WHERE id = $2"
+    pool = await open_pool(target.dsn, topology_update_interval=1.0, acquire_timeout=60)
+    await pool.wait_ready()
+    keys = await _keys_by_owner(pool, select, 20)
+    mine, theirs = keys[healthy[0].replicaset][0], keys[wounded[0].replicaset][0]
+    await pool.explain_route(update, 1, mine)
+    await pool.execute(update, 1, mine)
+    await target.kill(wounded[0])
+    with suppress(OutcomeUnknown, AcquireTimeout):
+        await pool.execute(update, 1, theirs, timeout=0.2)
+    await target.until(partial(_is_away, pool, wounded[0]), "the pool knows")
+    most: dict[str, int] = {}
+    watching = asyncio.create_task(_watch_hanging(target, most))
+    with pytest.raises(AcquireTimeout, match="of the tier has no reachable leader, and the server would hang"):
+        await pool.execute(update, 1, mine, timeout=0.2)
+    calls = [pool.execute(update, 1, mine), pool.fetch(select, mine), pool.fetch(select, mine, role="replica")]
+    waiting = asyncio.gather(*calls)
+    await target.start(wounded[0])
+    await asyncio.wait_for(waiting, 60)
+    watching.cancel()
+    assert not any(most.values())

@@ -16,7 +16,11 @@ R1, R2 = 7, HALF + 7  # a bucket of each replicaset
 
 
 def planner(
-    snapshot: TopologySnapshot | None = None, *, down: tuple[str, ...] = (), suspect: tuple[str, ...] = ()
+    snapshot: TopologySnapshot | None = None,
+    *,
+    down: tuple[str, ...] = (),
+    suspect: tuple[str, ...] = (),
+    alone: bool = True,
 ) -> Planner:
     """A planner of a cluster whose statements hang while a leader is missing."""
     health = Health()
@@ -24,7 +28,7 @@ def planner(
         health.unreachable(uuid, "refused", 0.0)
     for uuid in suspect:
         health.broke(uuid, "broke", 0.0)
-    return Planner(snapshot or two_by_two(), health, lambda _: 0, Random(1), hangs=True)
+    return Planner(snapshot or two_by_two(), health, lambda _: 0, Random(1), hangs=True, alone=lambda _: alone)
 
 
 def names(plan: Plan) -> list[str]:
@@ -48,6 +52,22 @@ def test_a_keyed_call_of_a_healthy_owner_does_not_care_about_other_nodes() -> No
     """The leader of another replicaset is dead: this call goes on as if nothing had happened."""
     plan = planner(down=("i21",)).for_bucket("default", R1, Role.LEADER, read=False)
     assert (names(plan), plan.wait) == (["i11"], None)
+
+
+def test_where_servers_execute_nothing_alone_keyed_calls_wait_for_every_leader() -> None:
+    """As before 26.1: also the owner that lives would hang, and so would a replica."""
+    whole = planner(alone=False)
+    assert names(whole.for_bucket("default", R1, Role.LEADER, read=False)) == ["i11"]
+    assert names(whole.for_bucket("default", R1, Role.REPLICA, read=True)) == ["i12"]
+    assert len(whole.by_bucket("default", "keyed")) == 3002
+    switching = planner(two_by_two(leaders={"r2": None}), alone=False)
+    assert switching.by_bucket("default", "keyed") == ()
+    for made in (planner(down=("i21",), alone=False), planner(suspect=("i21",), alone=False), switching):
+        for role, read in ((Role.LEADER, False), (Role.REPLICA, True), (Role.PREFER_LEADER, True)):
+            plan = made.for_bucket("default", R1, role, read)
+            assert (names(plan), plan.wait, plan.missing) == ([], Wait.TIER, ("r2",))
+    own = planner(down=("i21",), alone=False).for_bucket("default", R2, Role.PREFER_LEADER, read=True)
+    assert (names(own), own.wait) == ([], Wait.LEADER)
 
 
 def test_a_keyed_call_without_a_leader_waits_for_one() -> None:

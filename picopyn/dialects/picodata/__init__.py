@@ -6,10 +6,11 @@ This room knows the server's words. It opens no connection and runs no statement
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Final
 
 from picopyn.dialects.base import BucketAnswer, Capability, KeyHash, Purpose, StatementNotice, TableKeys
 from picopyn.dialects.picodata import explain, faults, notices, plans, statements, table_keys
@@ -35,6 +36,12 @@ _STARTUP: Mapping[Purpose, Mapping[str, str]] = {
     Purpose.LEADER_QUESTION: {"options": "sql_vdbe_opcode_max=1"},
     Purpose.PROBE: {},
 }
+
+
+#: Year and number of a version, like "26.1.6-0-g1a2b3c4"; since 26.2 with a word before it.
+_VERSION: Final = re.compile(r"(?:picodata )?(\d+)\.(\d+)\.")
+#: The first one that executes by itself what concerns only its own rows.
+_EXECUTES_ALONE: Final = (26, 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +118,15 @@ class PicodataDialect:
     def is_read(self, sql: str) -> bool:
         """Whether the text only reads."""
         return statements.is_read(sql)
+
+    def executes_alone(self, version: str) -> bool:
+        """Whether what concerns only an instance's own rows is executed there, without waiting for other leaders.
+
+        *Source*: `picodata-protocol.md`, table of versions (the local path came with 26.1.0); `picodata-recorded.md`
+        section 1 (on 25.6, with one leader dead, everything on sharded tables hangs).
+        """
+        found = _VERSION.match(version)
+        return found is None or (int(found[1]), int(found[2])) >= _EXECUTES_ALONE
 
     def never_hangs(self, sql: str) -> bool:
         """Whether any live instance answers the text by itself."""

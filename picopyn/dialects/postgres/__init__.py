@@ -99,6 +99,10 @@ class PostgresDialect:
         """Never known from the text."""
         return False
 
+    def executes_alone(self, version: str) -> bool:
+        """Always: the server that gets a text runs it alone."""
+        return True
+
     def never_hangs(self, sql: str) -> bool:
         """Always: the server that gets a text runs it alone."""
         return True

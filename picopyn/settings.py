@@ -21,6 +21,7 @@ from picopyn import dsn as connection_string
 from picopyn.dsn import LONELY_PORT, Dsn, Endpoint
 from picopyn.durations import read_duration
 from picopyn.errors import ConfigError
+from picopyn.gone_settings import GONE
 from picopyn.observe import Event
 from picopyn.placement_settings import ALIASES, placement_problems, words_about_places
 from picopyn.role_settings import SESSION_ROLES, host_problems, role_problems
@@ -627,6 +628,8 @@ def _dialect_problems(dialect: Any) -> list[str]:
 
 
 def _unknown(name: str, known: set[str]) -> str:
+    if name in GONE:
+        return f"'{name}' of picopyn 3 is gone: {GONE[name]}"
     near = get_close_matches(name, known, n=1)
     return f"unknown setting '{name}'" + (f" (did you mean '{near[0]}'?)" if near else "")
 

@@ -30,6 +30,7 @@ STOREYS = {
     "role_settings": 0,
     "staleness": 0,
     "placement_settings": 0,
+    "gone_settings": 0,
     "topology_keys": 0,
     "word_values": 0,
     "dsn": 0,

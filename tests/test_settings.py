@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from picopyn.dsn import KNOWN_WORDS, Dsn, Endpoint
 from picopyn.errors import ConfigError
+from picopyn.gone_settings import GONE
 from picopyn.role_settings import BALANCERS, ROLES, watches_hosts
 from picopyn.routing.balance_policies import POLICIES
 from picopyn.settings import PoolSettings
@@ -461,6 +462,14 @@ def test_a_dialect_value_an_ssl_context_and_callables_are_taken() -> None:
         address_map=lambda host, port: (host, port),
     )
     assert settings.dsn == Dsn(HOSTS)
+
+
+@pytest.mark.parametrize("name", sorted(GONE))
+def test_a_setting_of_picopyn_3_that_is_gone_says_what_to_do_instead(name: str) -> None:
+    """Who comes from there need not look for it."""
+    with pytest.raises(ConfigError) as caught:
+        PoolSettings.from_dsn("postgresql://u@h:1/", **{name: "arbiter"})
+    assert caught.value.problems == (f"'{name}' of picopyn 3 is gone: {GONE[name]}",)
 
 
 numbers = st.one_of(st.integers(), st.floats(), st.booleans(), st.none(), st.text(max_size=3))

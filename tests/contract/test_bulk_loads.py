@@ -349,6 +349,37 @@ async def load_to_the_end(pool: Any, table: str, keys: list[int], **options: Any
 
 
 @both
+async def test_a_cluster_that_changes_in_the_middle_of_a_load_loses_no_row(fresh: Fresh, open_pool: OpenPool) -> None:
+    """Another instance joins, and gets buckets: what is sent after the next look goes there."""
+    target = fresh(replicasets=2, replication=1)
+    target.need(Capability.OWN_SHAPE, Capability.COUNT_DIRECT)
+    assert isinstance(target, EmbeddedTarget)
+    cluster = target.cluster
+    table = await target.create_table("id INT PRIMARY KEY, v TEXT", distribution="DISTRIBUTED BY (id)")
+    pool = await open_pool(target.dsn, acquire_timeout=60, topology_update_interval=1.0)
+    await pool.wait_ready(timeout=30)
+    added: list[str] = []
+
+    def progress(_: int) -> None:
+        if not added:
+            added.append(cluster.add_instance())
+            owner = next(name for name, leader in cluster.leaders().items() if leader in added)
+            cluster.move_buckets("default", 1, 2000, owner)
+            cluster.wait_views()
+
+    text = f"INSERT INTO {table} VALUES ($1, $2)"
+    await pool.executemany(text, [(key, "x") for key in range(600)], chunk_size=20, progress=progress)
+    assert await ids(pool, table) == list(range(600))
+    await pool.refresh_topology()
+    cluster.reset_counters()
+    await pool.executemany(text, [(key, "x") for key in range(600, 900)], chunk_size=20)
+    counters = cluster.counters()
+    assert sum(counted.direct for counted in counters.values()) == 300
+    assert counters[added[0]].direct > 0
+    assert await ids(pool, table) == list(range(900))
+
+
+@both
 @pytest.mark.stops_instances
 async def test_after_the_loss_of_a_leader_the_resumed_load_leaves_every_row_once(
     fresh: Fresh, open_pool: OpenPool, measured: Callable[[str, object], None]

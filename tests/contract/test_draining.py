@@ -14,6 +14,7 @@ from picopyn.observe import ConnectionOpened, Event, NodeStateChanged
 from picopyn.testing import PicodataCluster
 from tests.contract.conftest import OpenPool
 from tests.contract.load import Load
+from tests.contract.target import Capability, EmbeddedTarget, Target
 from tests.threads import FACADES
 
 pytestmark = [pytest.mark.cluster, pytest.mark.parametrize("facade", FACADES, indirect=True)]
@@ -174,3 +175,21 @@ async def test_instances_are_added_and_expelled_under_load(cluster: PicodataClus
         assert uuid not in {node.uuid for node in pool.topology.nodes()}
     opened = [e.purpose for e in events if isinstance(e, ConnectionOpened) and e.node == uuid]
     assert opened[0] == "plain"
+
+
+async def test_the_nodes_of_a_tier_can_be_left_alone(target: Target, open_pool: OpenPool) -> None:
+    """What concerns their tables is sent on by the nodes of other tiers, as with `forbidden_tiers` of picopyn 3."""
+    target.need(Capability.OWN_SHAPE)
+    assert isinstance(target, EmbeddedTarget)
+    table = await target.create_table("id INT PRIMARY KEY", distribution='DISTRIBUTED BY (id) IN TIER "storage"')
+    pool = await open_pool(target.dsn, acquire_timeout=30.0)
+    await pool.wait_ready(timeout=30)
+    nodes = pool.topology.nodes(tier="storage")
+    for node in nodes:
+        await pool.drain(node.name)
+    assert await pool.execute(f"INSERT INTO {table} VALUES ($1)", 1) == "INSERT 0 1"
+    await pool.executemany(f"INSERT INTO {table} VALUES ($1)", [(key,) for key in range(2, 30)])
+    assert await pool.fetchval(f"SELECT count(*) FROM {table}") == 29
+    stats = pool.stats().nodes
+    assert nodes
+    assert all((stats[node.uuid].state, stats[node.uuid].idle) == ("draining", 0) for node in nodes)

@@ -1,9 +1,19 @@
 """Loads of many rows: the rate beside row by row, what sorting costs, and how many rows are held at a time.
 
-The nodes are addresses of one plain PostgreSQL, and the route is injected, as everywhere here. So the rate is that of
-one server, however many nodes there are.
+The nodes are addresses of one plain PostgreSQL on one core, and the route is injected, as everywhere here. So what
+counts is one node: the ratio of two rates at the same server, taken in turn in one run. It depends on where the client
+runs:
 
-    python -m benchmarks.bulk_load [--rows 100000] [--nodes 3] [--single 5000] [--held 1000000] …
+- *own core*: a node is another machine, so this is the ratio that is promised. A row by itself costs a way to the other
+  core and back, at which both sides sleep and are woken; in a load neither of them waits.
+- *same core*: no side has to be woken on another core, so a row by itself costs less, and in a load the client takes
+  its processor time from the server. Both make the ratio smaller, and say nothing about a node.
+- *free*: the system puts them on the same core or not as it likes, which gives anything in between.
+
+What sorting adds for one more node is the client's CPU a row. With `--nodes 3` rows are sorted by three owners, all of
+which are still that one server.
+
+    python -m benchmarks.bulk_load [--rows 100000] [--nodes 1] [--single 5000] [--held 10000000] …
 """
 
 from __future__ import annotations
@@ -22,10 +32,13 @@ from statistics import median
 from typing import Any
 
 from benchmarks import machine
+from benchmarks.comparing import core_of_client, placements
 from benchmarks.hot_path import _reach_worker
 from benchmarks.server import BenchServer, bench_server
 
 INSERT = "INSERT INTO written VALUES ($1, $2)"
+#: For more rows than there is room for: the server takes them, and keeps none.
+SINK = "INSERT INTO written SELECT $1::bigint, $2::text WHERE $1::bigint IS NULL"
 VALUE = "value-" + "x" * 34
 
 
@@ -69,7 +82,8 @@ async def open_pool(server: BenchServer) -> Any:
     service = pool._control.metadata
     await service.start()
     learned = this_picopyn.route(keyed=True)
-    service._cache.set(INSERT, PreparedStatementMetadata(INSERT, this_picopyn.TIER, (), (20, 25), learned))
+    for text in (INSERT, SINK):
+        service._cache.set(text, PreparedStatementMetadata(text, this_picopyn.TIER, (), (20, 25), learned))
     await pool.wait_ready(leaders=len(server.hosts))
     return pool
 
@@ -82,7 +96,7 @@ async def rate(count: int, what: Callable[[], Awaitable[object]]) -> float:
 
 
 async def measure(server: BenchServer, count: int, single: int, held: int, rounds: int) -> dict[str, float]:
-    """Everything: the ways to load in turn, several times, of which the medians count; then the memory, once."""
+    """The ways to load in turn, several times, of which the medians count; then the memory, once, if any are held."""
     pool = await open_pool(server)
     try:
 
@@ -110,7 +124,7 @@ async def measure(server: BenchServer, count: int, single: int, held: int, round
             "asyncpg, one connection, rows/s": median(bares),
             "share of asyncpg's rate": median(map(truediv, loads, bares)),
         }
-        return found | await memory(pool, held)
+        return found | (await memory(pool, held) if held else {})
     finally:
         await pool.close()
 
@@ -118,7 +132,7 @@ async def measure(server: BenchServer, count: int, single: int, held: int, round
 async def memory(pool: Any, count: int) -> dict[str, float]:
     """How many rows of a long generator exist at a time."""
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    await pool.executemany(INSERT, held_rows(count))
+    await pool.executemany(SINK, held_rows(count))
     after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return {
         "rows of the generator": float(count),
@@ -133,17 +147,24 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else None)
     parser.add_argument("--rows", type=int, default=100_000)
     parser.add_argument("--single", type=int, default=5_000)
-    parser.add_argument("--held", type=int, default=1_000_000)
-    parser.add_argument("--nodes", type=int, default=3)
+    parser.add_argument("--held", type=int, default=1_000_000, help="rows of the generator; 0: memory is not measured")
+    parser.add_argument("--nodes", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--json", type=Path)
     wanted = parser.parse_args(arguments)
+    found: dict[str, dict[str, float]] = {}
     with bench_server(nodes=wanted.nodes) as server:
-        if server.core is not None:
-            os.sched_setaffinity(0, set(machine.cores()) - {server.core})
-        found = asyncio.run(measure(server, wanted.rows, wanted.single, wanted.held, wanted.rounds))
-    for name, value in found.items():
-        print(f"{name:40} {value:14.4g}")
+        everywhere = set(machine.cores())
+        for number, placement in enumerate(dict.fromkeys((*placements(server), "free"))):
+            core = None if placement == "free" else core_of_client(server, placement)
+            os.sched_setaffinity(0, everywhere if core is None else {core})
+            held = 0 if number else wanted.held
+            found[placement] = asyncio.run(measure(server, wanted.rows, wanted.single, held, wanted.rounds))
+            server.empty()
+            print(f"{placement}:")
+            for name, value in found[placement].items():
+                print(f"  {name:40} {value:14.4g}")
+        os.sched_setaffinity(0, everywhere)
     if wanted.json is not None:
         wanted.json.write_text(json.dumps(found, indent=2, ensure_ascii=False) + "\n")
     return 0

@@ -9,13 +9,14 @@ from math import isfinite
 
 import pytest
 
-from benchmarks import bulk_load, environment, gate, hot_path, plans, yugabyte_key
+from benchmarks import bulk_load, environment, gate, hot_path, many_texts, plans, yugabyte_key
 from benchmarks.comparing import measure, placements
 from benchmarks.estimates import Interval
 from benchmarks.interleaving import Patience, Series
 from benchmarks.plans import BARE, OURS, OURS_ROUTED, SIZES, Situation
 from benchmarks.server import BenchServer, bench_server
 from benchmarks.workers import Worker, WorkerFailed
+from picopyn.testing import PicodataCluster
 from tests.benchmarks.made_up import block
 
 
@@ -152,13 +153,26 @@ def test_a_failed_installation_is_told_in_a_line() -> None:
 
 def test_a_load_takes_bounded_memory(server: BenchServer, full_size: bool) -> None:
     """Of 200 000 rows of a generator only a few thousand exist at a time, and none afterwards."""
-    count = 2_000_000 if full_size else 200_000
+    count = 10_000_000 if full_size else 200_000
     found = asyncio.run(bulk_load.measure(server, 2000, 50, count, 1))
     assert found["rows of the generator"] == count
     assert found["most rows held at a time"] < 10_000
     assert found["rows left over"] == 0
     assert all(map(isfinite, found.values()))
     server.empty()
+
+
+@pytest.mark.cluster
+def test_texts_that_come_once_are_measured(picopyn_cluster: PicodataCluster) -> None:
+    """With both pools; discovery is never further behind than it may be."""
+    many_texts.fill(picopyn_cluster)
+    try:
+        for facade in ("asynchronous", "sync"):
+            found = many_texts.run(picopyn_cluster.dsn, facade, 40, 0.2, 5)
+            assert found["most discoveries pending"] <= found["of at most"] == 5
+            assert all(map(isfinite, found.values()))
+    finally:
+        picopyn_cluster.execute("DROP TABLE many")
 
 
 def test_the_keys_of_yugabytedb_are_measured() -> None:

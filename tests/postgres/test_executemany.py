@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import pickle
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
@@ -110,6 +111,31 @@ async def test_in_chunks_each_takes_effect_as_a_whole(pool: Pool) -> None:
     await pool.executemany("INSERT INTO many VALUES ($1, $2)", good, resume=pickle.loads(pickle.dumps(report)))
     assert await count(pool) == 1000
     assert await pool.fetchval("SELECT count(*) FROM many WHERE name = 'y'") == 300
+
+
+@pytest.mark.parametrize("facade", FACADES, indirect=True)
+async def test_an_interrupted_load_in_chunks_tells_which_took_effect(pool: Pool) -> None:
+    """The chunk under way is unknown as a whole; once somebody has looked, the load goes on."""
+    text, running = "INSERT INTO many VALUES ($1, $2)", "query LIKE 'INSERT INTO many%' AND state <> 'idle'"
+    rows = [(number, "x") for number in range(3000)]
+
+    def interrupt(_: int) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt) as caught:
+        await pool.executemany(text, iter(rows), chunk_size=100, progress=interrupt)
+    report = BulkReport.of(caught.value)
+    assert report is not None
+    assert 100 <= report.acknowledged < 3000
+    unknown = report.positions(RowState.UNKNOWN)
+    assert len(unknown) in (0, 100)
+    while await pool.fetchval(f"SELECT count(*) FROM pg_stat_activity WHERE {running}"):
+        await asyncio.sleep(0.01)
+    there = {row["id"] for row in await pool.fetch("SELECT id FROM many")}
+    assert all(report.is_acknowledged(number) == (number in there) for number in range(3000) if number not in unknown)
+    assert len(there.intersection(unknown)) in (0, len(unknown))
+    await pool.executemany(text, rows, resume=report.settled(there.intersection(unknown)))
+    assert await count(pool) == 3000
 
 
 @pytest.mark.parametrize("facade", FACADES, indirect=True)

@@ -17,7 +17,7 @@ from picopyn.asynchronous.sessions import refuse_unsupported
 from picopyn.bulk_report import BulkReport
 from picopyn.dialects.base import Capability
 from picopyn.engine.bulk import CHUNK_SIZE, BulkLoad, BulkOptions, check_resume
-from picopyn.engine.bulk_rows import Machinery, RowSource
+from picopyn.engine.bulk_rows import Machinery
 from picopyn.engine.cluster import Cluster
 from picopyn.engine.executor import Executor
 from picopyn.engine.explain import explain
@@ -28,7 +28,7 @@ from picopyn.engine.loan import no_transactions
 from picopyn.engine.place import Place, Where, find, place_of
 from picopyn.engine.request import Request, check_text
 from picopyn.engine.resolution import Resolution
-from picopyn.engine.row_sources import GivenRows
+from picopyn.engine.row_sources import GivenRows, RowSource
 from picopyn.engine.statistics import pool_stats
 from picopyn.engine.transaction import TransactionRun, new_request
 from picopyn.errors import ConfigError, NotSupported, UsageError

@@ -23,11 +23,12 @@ from typing import Final
 
 from picopyn.bulk_report import BulkReport, RowState
 from picopyn.engine import failures
-from picopyn.engine.bulk_rows import Chunk, Machinery, RowSource, Sorter, WrongRow, check_rows
+from picopyn.engine.bulk_rows import Chunk, Machinery, Sorter, WrongRow, check_rows
 from picopyn.engine.crew import Crew
 from picopyn.engine.load_book import Book
 from picopyn.engine.request import EXECUTEMANY, EXECUTEMANY_FRESHLY, Request
 from picopyn.engine.row_acks import RowAcks
+from picopyn.engine.row_sources import RowSource
 from picopyn.errors import UsageError
 from picopyn.routing.plan import Role
 

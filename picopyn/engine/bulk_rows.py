@@ -1,4 +1,4 @@
-"""Rows on their way into a load: where they come from, whether they may be sent, and to whom.
+"""Rows on their way into a load: whether they may be sent, and to whom.
 
 It sends nothing. A chunk is a part of the rows of one owner that were taken together; where each of its rows stood is
 worked out only when somebody asks, for that is needed only after a failure.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from picopyn.dialects.base import Dialect, KeyHash
 from picopyn.engine.cluster import Cluster
@@ -20,28 +20,6 @@ from picopyn.routing.plan import Plan, Planner, Role
 from picopyn.routing.route import RouteKind
 from picopyn.routing.row_groups import Groups, SlotsFunction, compile_slots
 from picopyn.topology import ShardMap
-
-
-class RowSource(Protocol):
-    """Where rows come from.
-
-    Attributes:
-        ended: There are no more.
-    """
-
-    ended: bool
-
-    async def read(self, count: int) -> list[Any]:
-        """The next rows; fewer than asked for at the end, and where the next ones do not come at once.
-
-        Raises:
-            Exception: What was raised where they are made, behind all rows that were made before.
-        """
-        ...
-
-    async def close(self) -> None:
-        """Nobody reads any more: a generator is closed."""
-        ...
 
 
 class Batch:

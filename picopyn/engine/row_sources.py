@@ -6,6 +6,7 @@ closed when nobody reads any more, so what it holds (a file, a cursor) is let go
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import AsyncIterable, Callable, Generator, Iterable
 from itertools import islice
 from typing import Any, Final
@@ -18,50 +19,76 @@ LINGER: Final = 0.1
 LONGEST_STRIDE: Final = 512
 
 
-class GivenRows:
+class RowSource(ABC):
+    """Where rows come from.
+
+    Args:
+        now: A clock.
+
+    Attributes:
+        ended: There are no more.
+    """
+
+    __slots__ = ("_now", "_trouble", "ended")
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        self.ended = False
+        self._now = now
+        self._trouble: Exception | None = None
+
+    async def read(self, count: int) -> list[Any]:
+        """The next rows; fewer than asked for at the end, and where the next ones do not come at once.
+
+        Raises:
+            Exception: What was raised where they are made, behind all rows that were made before.
+        """
+        if self._trouble is not None:
+            raise self._trouble
+        taken: list[Any] = []
+        try:
+            await self._fill(taken, count, self._now() + LINGER)
+        except Exception as error:
+            if not taken:
+                raise
+            self._trouble = error
+        return taken
+
+    @abstractmethod
+    async def _fill(self, taken: list[Any], count: int, late: float) -> None:
+        """Take rows until there are so many, it is late, or they have `ended`; what is raised leaves those taken."""
+
+    @abstractmethod
+    async def close(self) -> None:
+        """Nobody reads any more: a generator is closed."""
+
+
+class GivenRows(RowSource):
     """Rows of an iterable.
 
     Args:
         rows: The iterable.
         now: A clock.
 
-    Attributes:
-        ended: There are no more.
-
     Raises:
         UsageError: It is none.
     """
 
-    __slots__ = ("_now", "_rows", "_stride", "_trouble", "ended")
+    __slots__ = ("_rows", "_stride")
 
     def __init__(self, rows: Iterable[Any], now: Callable[[], float]) -> None:
-        self.ended = False
+        super().__init__(now)
         self._rows = iter(checked(rows))
-        self._now = now
         self._stride = 1
-        self._trouble: Exception | None = None
 
-    async def read(self, count: int) -> list[Any]:
-        """The next rows; see `RowSource`."""
-        if self._trouble is not None:
-            raise self._trouble
-        taken: list[Any] = []
-        late = self._now() + LINGER
+    async def _fill(self, taken: list[Any], count: int, late: float) -> None:
         while len(taken) < count and not self.ended:
-            wanted = len(taken) + min(self._stride, count - len(taken))
-            try:
-                taken.extend(islice(self._rows, wanted - len(taken)))  # keeps what came before an error
-            except Exception as error:
-                if not taken:
-                    raise
-                self._trouble = error
-                return taken
+            wanted = min(len(taken) + self._stride, count)
+            taken.extend(islice(self._rows, wanted - len(taken)))  # keeps what came before an error
             self.ended = len(taken) < wanted
             if self._now() >= late:
                 self._stride = 1
-                return taken
+                return
             self._stride = min(self._stride * 2, LONGEST_STRIDE)
-        return taken
 
     async def close(self) -> None:
         """Nobody reads any more."""

@@ -240,7 +240,7 @@ async def within(limit: asyncio.Timeout, work: Coroutine[Any, Any, None]) -> Non
 
 async def test_a_cancelled_load_tells_what_became_of_its_rows(pool: Any, table: str) -> None:
     """Every connection is free again, no task is left, and the load can go on; also where rows are awaited."""
-    keys = list(range(1000))
+    keys = list(range(500))
     for number, end in enumerate(("cancel", "timeout", "awaited rows")):
         begun, closed = asyncio.Event(), asyncio.Event()
 

@@ -89,6 +89,17 @@ async def test_only_what_was_not_acknowledged_is_unknown(world: World) -> None:
     assert report.unfinished[0].node == "default_1_1"
 
 
+async def test_a_limit_that_ends_in_a_chunk_leaves_its_rest_unknown(world: World) -> None:
+    """And what was to follow was not sent."""
+    world.servers["i11"].answers = [after(2, HANG)]
+    with pytest.raises(BulkOutcomeUnknown) as caught:
+        await load(world, [(2,)] * 8, chunk_size=5, timeout=0.1)
+    report = caught.value.report
+    assert isinstance(caught.value.__cause__, CallTimeout)
+    assert (report.positions(RowState.UNKNOWN), report.positions(RowState.NOT_EXECUTED)) == ((2, 3, 4), (5, 6, 7))
+    assert sent(world, "i11") == [5]
+
+
 async def test_rows_that_may_be_repeated_are_sent_again_but_for_the_acknowledged(world: World) -> None:
     """After the loss of a connection; if the server then refuses one, what was sent twice is unknown."""
     world.servers["i11"].answers = [after(2, broken()), None]

@@ -204,6 +204,26 @@ async def test_an_interruption_where_rows_are_made_takes_none_of_them(world: Wor
     assert sent(world, "i11") == [3]
 
 
+async def test_a_second_interruption_does_not_cost_the_report(world: World) -> None:
+    """It is found through what was under way when the second one came."""
+
+    def rows() -> Iterator[tuple[int]]:
+        try:
+            yield from [(2,)] * 50
+        finally:
+            raise SystemExit
+
+    def interrupt(_: int) -> None:
+        raise KeyboardInterrupt
+
+    world.servers["i11"].answers = [after(1, None)] * 50
+    with pytest.raises(SystemExit) as caught:
+        await bulk_load(world, GivenRows(rows(), lambda: 0.0), chunk_size=1, progress=interrupt).run()
+    report = BulkReport.of(caught.value)
+    assert report is not None
+    assert 0 < report.acknowledged <= report.taken < 50
+
+
 async def test_rows_of_a_slow_source_do_not_wait_for_each_other(world: World) -> None:
     """They are sent before more is taken, although neither a chunk nor a batch is complete."""
     now = [0.0]

@@ -25,6 +25,10 @@ _GOODBYE: Final = ("57P01", "57P02", "57P04", "57P05")
 _COSTS: Final = (Action.NEXT_NODE, Action.BACK_OFF)
 #: For the notes of an error.
 BUDGET_IS_SPENT: Final = "not sent again: more calls failed lately than may be repeated (docs/errors.md, retry budget)"
+IS_SUSPECT: Final = (
+    "not sent again: a connection broke under an earlier call of this statement too, and none was answered in between "
+    "(docs/errors.md, what is sent again)"
+)
 
 
 def is_goodbye(error: BaseException) -> bool:
@@ -118,6 +122,8 @@ class Retries:
             known = self.losses.lost(request.query, request.args, where, sent_after, self._now())
             if self.losses.deaths > before:
                 self._note_those_aloft(before)
+        if known > request.deaths:
+            request.not_again = IS_SUSPECT
         return max(request.deaths, known)
 
     def _note_those_aloft(self, before: int) -> None:

@@ -147,10 +147,16 @@ def test_what_an_old_replica_shows_binds_no_fresh_read() -> None:
 
 
 def test_a_repeatable_call_may_end_unknown_when_it_was_lost() -> None:
-    """Not when no connection broke under it."""
-    for losses, laws in ((0, ["failed"]), (1, []), (2, [])):
+    """Twice, or once when its error says why it was not sent again; not when no connection broke under it."""
+    for losses, held_back, laws in (
+        (0, False, ["failed"]),
+        (0, True, ["failed"]),
+        (1, False, ["failed"]),
+        (1, True, []),
+        (2, False, []),
+    ):
         history = History()
-        history.unknown(history.begin(R, 1, 5), "ConnectionLost: …", losses)
+        history.unknown(history.begin(R, 1, 5), "ConnectionLost: …", losses, held_back=held_back)
         assert [breach.law for breach in breaches(history.calls, stored(None, None, {1: 5}))] == laws
 
 

@@ -97,11 +97,12 @@ async def test_what_breaks_while_a_node_is_in_doubt_is_one_death(world: World) -
 
 
 async def test_a_text_that_kills_is_repeated_once_and_then_not_at_all(world: World) -> None:
-    """Each call of it costs one connection from the second call on; other texts are repeated as before."""
+    """Each call of it costs one connection from the second call on, and says why; other texts are repeated."""
     world.servers["i11"].answers = [broken() for _ in range(4)]
     for seen in (2, 3, 4):
-        await lost(world.call(READ, AT_R1))
+        told = notes(await lost(world.call(READ, AT_R1)))
         assert sent(world) == seen
+        assert any("an earlier call of this statement" in note for note in told) is (seen > 2)
     world.servers["i11"].answers = [broken()]
     assert await world.call(WRITE, AT_R1, idempotent=True) == "i11"
 

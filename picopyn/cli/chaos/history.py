@@ -53,6 +53,7 @@ class Call:
         answer: What was read.
         error: The error in words, when there was one.
         losses: How often it was sent and its connection broke, as far as its error tells.
+        held_back: Whether its error says why it was not sent again.
     """
 
     verb: Verb
@@ -65,6 +66,7 @@ class Call:
     answer: int | None = None
     error: str = ""
     losses: int = 0
+    held_back: bool = False
 
     @property
     def may_have_happened(self) -> bool:
@@ -117,9 +119,9 @@ class History:
         self.answered += 1
         self._end(call, Outcome.DONE)
 
-    def unknown(self, call: Call, error: str, losses: int = 1) -> None:
+    def unknown(self, call: Call, error: str, losses: int = 1, *, held_back: bool = False) -> None:
         """Nobody can tell whether it took effect."""
-        call.losses = losses
+        call.losses, call.held_back = losses, held_back
         self._end(call, Outcome.UNKNOWN, error)
 
     def failed(self, call: Call, error: str) -> None:

@@ -6,13 +6,14 @@
 | doubled | a row that is there twice, a counter above all increments that may have happened |
 | invented | something there, or read, that no call wrote, or only one that was told to have had no effect |
 | stale | a fresh read that does not show what was acknowledged, or freshly read, before it began |
-| failed | a call that failed, but with an unknown outcome; a repeatable one only when its connection broke |
+| failed | a call that failed, but with an unknown outcome; a repeatable one that was given up too early |
 
 The order of two calls counts only where one ended before the other began. A call whose outcome is unknown may happen
 at any later time, or never.
 
-How often a repeatable call is sent again is no law: one under which nodes died, twice without an answer in between, is
-not, and when everything is in trouble for a while that may be any statement. The report counts what was given up.
+A repeatable call is given up when its connection broke twice. After the first time it is when nodes died under its
+text, twice without an answer in between (when everything is in trouble for a while, that may be any text), and when the
+retry budget is spent; then its error says so. The report counts what was given up.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 
 from picopyn.cli.chaos.history import REPEATABLE, Call, Outcome, Stored, Verb
+from picopyn.routing.retry import MAX_LOSSES
 
 #: Names of the laws.
 LAWS = ("lost", "doubled", "invented", "stale", "failed")
@@ -156,8 +158,9 @@ def _reads(reads: Iterable[Call], writes: Iterable[Call], kind: type[_Counting] 
 
 def _failures(calls: Iterable[Call]) -> Iterator[Breach]:
     for call in calls:
-        never_lost = call.outcome is Outcome.UNKNOWN and call.verb in REPEATABLE and not call.losses
-        if call.outcome is Outcome.FAILED or never_lost:
+        repeatable = call.outcome is Outcome.UNKNOWN and call.verb in REPEATABLE
+        enough = call.losses >= MAX_LOSSES or (call.losses and call.held_back)
+        if call.outcome is Outcome.FAILED or (repeatable and not enough):
             yield Breach("failed", str(call))
 
 

@@ -28,6 +28,8 @@ _READS = {
 }
 #: In the note of an attempt that reached a server and whose connection broke then.
 _SENT = ", sent: the connection broke"
+#: In the note that says why a call was not sent again.
+_HELD_BACK = ": not sent again: "
 #: Roles that promise nothing about freshness.
 _ELSEWHERE = ("prefer_replica", "any")
 
@@ -145,11 +147,12 @@ class Load:
         try:
             return await sent
         except Exception as error:
-            losses = sum(_SENT in note for note in getattr(error, "__notes__", ()))
+            told = in_words(error)
+            losses = told.count(_SENT)
             if isinstance(error, OutcomeUnknown) or (losses and call.verb in REPEATABLE):
-                self.history.unknown(call, in_words(error), losses)
+                self.history.unknown(call, told, losses, held_back=_HELD_BACK in told)
             else:
-                self.history.failed(call, in_words(error))
+                self.history.failed(call, told)
         return None
 
 

@@ -214,6 +214,10 @@ class AcquiredConnection:
     ) -> Transaction:
         """A transaction, or a savepoint inside one: `async with connection.transaction(): …`.
 
+        Inside, a statement that ends the transaction (COMMIT, END, ROLLBACK, ABORT, PREPARE TRANSACTION; not ROLLBACK
+        TO) is refused with a `UsageError` and not sent. Where one ended it all the same, as part of a longer text, that
+        call says so, and nothing is sent after it.
+
         Args:
             isolation: `"serializable"`, `"repeatable_read"`, `"read_uncommitted"` or `"read_committed"`.
             readonly: It only reads.

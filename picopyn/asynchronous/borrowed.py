@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import asyncpg
 
+from picopyn.engine import failures
 from picopyn.errors import UsageError
 from picopyn.settings import check_timeout
 
@@ -198,7 +199,8 @@ class Transaction:
 
     A block that ends with an error is rolled back. If that takes longer than a second, or the connection's last call
     was cancelled, the connection is dropped, which rolls back as well. A block in which a statement failed and the
-    error was caught does not end silently: such a COMMIT rolls back, and answers as if all were well.
+    error was caught does not end silently: such a COMMIT rolls back, and answers as if all were well. COMMIT and
+    ROLLBACK as statements are refused inside.
 
     Args:
         holder: The connection.
@@ -216,6 +218,8 @@ class Transaction:
         """Begin it."""
         with self._holder._use("start"):
             await self._transaction.start()
+        if not self._transaction._nested:
+            self._holder._loan.began()
 
     async def commit(self) -> None:
         """Make it last.
@@ -223,6 +227,7 @@ class Transaction:
         Raises:
             OutcomeUnknown: The connection broke before the server answered.
             asyncpg.InFailedSQLTransactionError: A statement in it failed; all of it was rolled back.
+            UsageError: A statement in it has ended it.
         """
         self._not_in_block("commit")
         await self._commit()
@@ -257,11 +262,14 @@ class Transaction:
             await self._roll_back_in_time()
 
     async def _commit(self) -> None:
-        holder = self._holder
-        if holder._loan.erred:
+        holder, outermost = self._holder, not self._transaction._nested
+        if outermost and not holder._loan.ending():
+            await self._rollback()  # of nothing; asyncpg forgets it, too
+            raise failures.transaction_ended("commit() was not sent: a call before it has ended")
+        if holder._loan.block.erred:
             with holder._use("commit"):
                 await self._check_alive()
-        with holder._use("commit", decides=not self._transaction._nested):
+        with holder._use("commit", decides=outermost):
             await self._transaction.commit()
 
     async def _check_alive(self) -> None:
@@ -273,6 +281,8 @@ class Transaction:
             raise
 
     async def _rollback(self) -> None:
+        if not self._transaction._nested:
+            self._holder._loan.ending()
         with self._holder._use("rollback"):
             await self._transaction.rollback()
 

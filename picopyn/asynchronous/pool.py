@@ -26,6 +26,7 @@ from picopyn.engine.place import ANYHOW, HowToExecute, Place, Where
 from picopyn.engine.request import Request, check_text
 from picopyn.engine.row_sources import GivenRows, checked
 from picopyn.engine.runtime import status_of
+from picopyn.engine.transaction import check_work
 from picopyn.errors import UsageError
 from picopyn.query_plan import QueryPlan
 from picopyn.routing.explanation import RouteExplanation
@@ -486,7 +487,8 @@ class Pool(PoolFacade[Lifecycle], PublishedNames):
         It is run again after a serialization failure or a deadlock (40001, 40P01), when the connection broke before
         COMMIT was sent, and when the host turned out not to be the primary; each time on a connection of its own, after
         a random pause that grows. So `work` must do nothing outside of the transaction that may not happen twice.
-        `connection.transaction()` inside of it is a savepoint. BEGIN and COMMIT are the pool's.
+        `connection.transaction()` inside of it is a savepoint. BEGIN, COMMIT and ROLLBACK are the pool's: as statements
+        of `work` they are refused.
 
         Every other error, and one that did not come over this connection, rolls back and is the answer.
 
@@ -499,7 +501,6 @@ class Pool(PoolFacade[Lifecycle], PublishedNames):
             role: See `acquire`.
             timeout: Limit for all attempts and pauses together (seconds). None: none; `acquire_timeout` limits the
                 waiting for each connection.
-
             resolve: When no answer to COMMIT comes, ask the server what became of the transaction (PostgreSQL 13 and
                 newer). What it committed is committed, what it rolled back is run again; what it cannot tell stays
                 unknown. It costs one more round trip before each COMMIT.
@@ -513,9 +514,13 @@ class Pool(PoolFacade[Lifecycle], PublishedNames):
             ConnectionLost: The connection broke before COMMIT, twice; nothing took effect.
             NotSupported: The server has no transactions (Picodata), or cannot tell what became of one (`resolve` on
                 YugabyteDB); nothing was sent.
+            TypeError: `work` is no function, or a generator function; nothing was sent. Or it gave nothing to await;
+                that is rolled back.
+            UsageError: `work` executed a statement that ends the transaction; see `AcquiredConnection.transaction`.
             ValueError: The retries or the limit are none.
             Exception: What `work` raised; it was rolled back.
         """
+        check_work(work, awaited=True)
         run, place = self._transaction_run(retries, timeout, role, readonly=readonly, resolve=resolve)
         options = {"isolation": isolation, "readonly": readonly, "deferrable": deferrable}
 

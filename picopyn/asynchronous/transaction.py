@@ -92,7 +92,10 @@ async def _work(
     try:
         doing = work(connection)
         if not inspect.isawaitable(doing):
-            raise UsageError("work(connection) must be awaitable here: a coroutine function")
+            kind = type(doing).__name__
+            raise TypeError(
+                f"run_transaction() takes a coroutine function: work(connection) gave an object of type {kind}"
+            )
         return await doing
     except asyncio.CancelledError:
         if limit.expired() and not connection.is_released():

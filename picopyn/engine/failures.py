@@ -161,6 +161,18 @@ class _Origin:
 _NOWHERE: Final = _Origin(None, None)
 
 
+def transaction_ended(what: str) -> UsageError:
+    """A statement of the borrower's ends the pool's transaction, or would.
+
+    Args:
+        what: Which one does, and with what verb.
+    """
+    return UsageError(
+        f"{what} the transaction that the pool began. What a statement has ended stands or is undone as it said; leave "
+        "the block to commit, raise an error in it to roll back"
+    )
+
+
 def rolled_back(loan: Loan) -> ConnectionLost:
     """COMMIT was not answered, and the server says that it was rolled back: nothing is unknown any more."""
     loan.undecided = False

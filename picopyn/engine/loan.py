@@ -9,7 +9,9 @@ Rules of this file:
 2. A connection whose last call was cancelled, timed out or broke is dropped at the latest when it comes back.
 3. Given back in a transaction, it is dropped: the server rolls back, and no lock outlives the borrower.
 4. Given back during a call, it goes back when that call ends.
-5. Where sessions have a state (`Capability.TRANSACTIONS`), that of a used connection is cleared in the background
+5. What the pool began as a transaction only the pool ends. A statement of the borrower's that would is refused; one
+   that did all the same is told at once, and nothing is sent after it.
+6. Where sessions have a state (`Capability.TRANSACTIONS`), that of a used connection is cleared in the background
    before somebody else gets it. Elsewhere nothing is sent; a borrower who left something behind costs the connection.
 """
 
@@ -22,6 +24,7 @@ from picopyn.engine.journal import Journal
 from picopyn.engine.node_pool import NodePool
 from picopyn.engine.runtime import Leftovers, Link
 from picopyn.errors import Fault, UsageError
+from picopyn.routing import transactions
 from picopyn.settings import check_timeout
 
 #: How long clearing a session may take (seconds).
@@ -59,6 +62,41 @@ class Lender:
         return self.dialect.leaves_open(getattr(error, "sqlstate", None), str(error), commit=commit)
 
 
+class Block:
+    """The transaction that is open on a loan, as far as it is known. Owned by the loan.
+
+    Attributes:
+        ours: The pool began it, and nobody else may end it.
+        erred: The server refused a statement in it.
+    """
+
+    __slots__ = ("erred", "ours")
+
+    def __init__(self) -> None:
+        self.ours = False
+        self.erred = False
+
+    def check(self, name: str, query: str | None, *, in_transaction: bool) -> bool:
+        """A call of the borrower's is about to be sent, or a savepoint of his.
+
+        Returns:
+            Whether the call may end the transaction all the same.
+
+        Raises:
+            UsageError: It would end a transaction of the pool's, or a call before it did.
+        """
+        self.erred = self.erred and in_transaction
+        if not self.ours:
+            return False
+        if not in_transaction:
+            raise failures.transaction_ended(f"{name}() was not sent: a call before it has ended")
+        if not isinstance(query, str):
+            return False
+        if transactions.ends(query):
+            raise failures.transaction_ended(f"{name}() was not sent: it would end")
+        return transactions.may_end(query)
+
+
 class Loan:
     """One connection in the hands of one borrower.
 
@@ -74,7 +112,7 @@ class Loan:
         pool: Its node pool.
         released: The borrower gave it back.
         sound: No call on it ended in a way that leaves its state open.
-        erred: The server refused a statement inside a transaction that is still open.
+        block: The transaction that is open.
         undecided: COMMIT was sent, and no answer tells what became of it.
     """
 
@@ -85,7 +123,7 @@ class Loan:
         "_uncertain",
         "_used",
         "back",
-        "erred",
+        "block",
         "link",
         "pool",
         "released",
@@ -99,7 +137,7 @@ class Loan:
         self.pool = pool
         self.released = False
         self.sound = True
-        self.erred = False
+        self.block = Block()
         self.undecided = False
         self._lender = lender
         self._owner = owner
@@ -126,17 +164,17 @@ class Loan:
             decides: It ends a transaction, so what it says is the outcome of everything in it.
 
         Raises:
-            UsageError: The connection was given back, or another call runs on it.
+            UsageError: The connection was given back, another call runs on it, or it would end the pool's transaction.
         """
         self.check()
         if self._running:
             raise UsageError(
                 f"{self._running}() runs on this connection; {name}() has to wait for it, or needs one of its own"
             )
+        in_transaction = self.link.is_in_transaction()
+        decides = self.block.check(name, query, in_transaction=in_transaction or self.link.is_closed()) or decides
         self._running = name
         self._used = True
-        in_transaction = self.link.is_in_transaction()
-        self.erred = self.erred and in_transaction
         changes = query is not None and not in_transaction and self._lender.may_change(query)
         self._uncertain = decides or changes
         self.undecided = self.undecided or decides
@@ -187,12 +225,31 @@ class Loan:
         name, self._running = self._running, ""
         if error is None:
             self.undecided = False
-            told = None
+            told = self._ended(name)
         else:
             told = self._judge(name, error)
         if self.released:
             self._go_back()
         return told
+
+    def began(self) -> None:
+        """A transaction of the pool's was begun: only `ending` may come before its end."""
+        self.block.ours = True
+
+    def ending(self) -> bool:
+        """The pool is about to end its transaction.
+
+        Returns:
+            Whether it is still open, as far as is known.
+        """
+        ours, self.block.ours = self.block.ours, False
+        return not (ours and self._is_over())
+
+    def _ended(self, name: str) -> Exception | None:
+        return failures.transaction_ended(f"{name}() has ended") if self.block.ours and self._is_over() else None
+
+    def _is_over(self) -> bool:
+        return not (self.link.is_in_transaction() or self.link.is_closed())
 
     def release(self) -> None:
         """The borrower gives it back; a call that runs is not disturbed.
@@ -253,7 +310,7 @@ class Loan:
         if fault is Fault.NOT_LEADER:
             cluster.ask_refresh()
         self.undecided = False
-        self.erred = self.link.is_in_transaction()
+        self.block.erred = self.link.is_in_transaction()
         failures.mark_origin(error, self, fault)
         error.add_note(f"picopyn: {name}() on a connection to {node.name} ({node.address})")
         return None

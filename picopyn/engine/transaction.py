@@ -9,10 +9,11 @@ answer did not come: unknown, and nothing is run again; unless the server is ask
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from random import Random
-from typing import TypeVar, cast
+from typing import Any, Final, TypeVar, cast
 
 from picopyn.engine import failures
 from picopyn.engine.cluster import Cluster
@@ -168,6 +169,32 @@ class TransactionRun:
             while not self._executor.closed:
                 await changes.wait(until, version)
                 version = changes.version
+
+
+_NEVER_WORK: Final = (
+    ("an async generator function", inspect.isasyncgenfunction),
+    ("a generator function", inspect.isgeneratorfunction),
+)
+_COROUTINE: Final = ("a coroutine function", inspect.iscoroutinefunction)
+
+
+def check_work(work: Any, *, awaited: bool) -> None:
+    """Refuse what cannot be the work of a transaction, before a connection is taken.
+
+    Args:
+        work: What the caller gave.
+        awaited: Whether its result is awaited; a plain function may make something that can be, so it passes.
+
+    Raises:
+        TypeError: It is no function, or one of the wrong kind.
+    """
+    wanted = f"run_transaction() takes a {'coroutine' if awaited else 'plain'} function of the connection, not "
+    if not callable(work):
+        raise TypeError(wanted + ("None" if work is None else f"an object of type {type(work).__name__}"))
+    kinds = _NEVER_WORK if awaited else (*_NEVER_WORK, _COROUTINE)
+    for words, is_one in kinds:
+        if is_one(work) or is_one(type(work).__call__):
+            raise TypeError(wanted + words)
 
 
 def new_request(role: Role) -> Request:

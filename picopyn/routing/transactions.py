@@ -1,14 +1,16 @@
-"""Whether a transaction is run again after an attempt failed, and how long to wait before: pure decisions.
+"""Whether a transaction is run again after an attempt failed, how long to wait before, and which texts end one: pure
+decisions.
 
 A transaction that was rolled back has done nothing, so all of it may be run again, whatever is in it. One whose COMMIT
 was sent and not answered is never run again: that is nobody's to guess.
 
 *Source*: PostgreSQL 18 documentation, section 13.5 "Serialization Failure Handling" (all of the transaction, not the
-statement, is to be run again).
+statement, is to be run again); reference pages of COMMIT, END, ROLLBACK, ABORT and PREPARE TRANSACTION.
 """
 
 from __future__ import annotations
 
+import re
 from random import Random
 from typing import Final
 
@@ -23,6 +25,25 @@ LONGEST_PAUSE: Final = 1.0
 
 #: To run it again changes nothing about these.
 _FINAL: Final = (Fault.STATEMENT, Fault.AUTH)
+
+_GAP: Final = r"(?:\s|--[^\n]*|/\*.*?\*/)*"
+_END: Final = (
+    r"(?:COMMIT\b(?!\s+PREPARED\b)|END\b|ABORT\b|PREPARE\s+TRANSACTION\b"
+    r"|ROLLBACK\b(?!\s+PREPARED\b)(?!(?:\s+(?:WORK|TRANSACTION))?\s+TO\b))"
+)
+_BEGINS_WITH_END: Final = re.compile(_GAP + _END, re.IGNORECASE | re.DOTALL)
+#: After a semicolon the word may also stand in a string, or end a block of PL/pgSQL.
+_HAS_END: Final = re.compile(rf";{_GAP}{_END}(?={_GAP}(?:;|\Z|(?:WORK|TRANSACTION|AND)\b))", re.IGNORECASE | re.DOTALL)
+
+
+def ends(text: str) -> bool:
+    """Whether a text begins with a statement that ends a transaction."""
+    return _BEGINS_WITH_END.match(text) is not None
+
+
+def may_end(text: str) -> bool:
+    """Whether a later statement of a text may end a transaction, as far as words tell."""
+    return ";" in text and _HAS_END.search(text) is not None
 
 
 def may_run_again(fault: Fault | None, *, failed: int, losses: int, retries: int, only_reads: bool) -> bool:

@@ -44,8 +44,12 @@ class Guard(Protocol):
         """Refuse what needs transactions where there are none."""
         ...
 
-    def begin(self) -> None:
-        """A transaction begins."""
+    def begin(self, *, nested: bool) -> None:
+        """A transaction has begun, or a savepoint."""
+        ...
+
+    def ending(self) -> bool:
+        """That transaction, no savepoint, is about to be ended; see `Loan.ending`."""
         ...
 
     def leave(self) -> None:
@@ -82,9 +86,13 @@ class Free:
     def atomic(self, name: str) -> None:
         """The server is what its user takes it for."""
 
-    def begin(self) -> None:
-        """A transaction begins."""
+    def begin(self, *, nested: bool) -> None:
+        """A transaction has begun, or a savepoint."""
         self._wire.caller.has_failed = False
+
+    def ending(self) -> bool:
+        """Its user may end it as he likes."""
+        return True
 
     def leave(self) -> None:
         """Nobody has to know."""
@@ -112,7 +120,7 @@ class Lent:
     @property
     def has_failed(self) -> bool:
         """Whether the server refused a statement inside the transaction that is open."""
-        return self._loan.erred
+        return self._loan.block.erred
 
     def check(self) -> None:
         """Refuse what comes after the release, and in another process.
@@ -150,8 +158,14 @@ class Lent:
             raise NotSupported(no_transactions(name))
         self.alive(name)
 
-    def begin(self) -> None:
-        """The loan counts for itself."""
+    def begin(self, *, nested: bool) -> None:
+        """Nobody else may end it, savepoints apart."""
+        if not nested:
+            self._loan.began()
+
+    def ending(self) -> bool:
+        """See `Loan.ending`."""
+        return self._loan.ending()
 
     def leave(self) -> None:
         """The borrower himself is about to close it."""

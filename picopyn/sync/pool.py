@@ -29,6 +29,7 @@ from picopyn.engine.place import ANYHOW, HowToExecute, Place, Where
 from picopyn.engine.request import Request, check_text
 from picopyn.engine.row_sources import GivenRows, checked
 from picopyn.engine.runtime import Runtime, status_of
+from picopyn.engine.transaction import check_work
 from picopyn.errors import UsageError
 from picopyn.query_plan import QueryPlan
 from picopyn.routing.explanation import RouteExplanation
@@ -493,7 +494,6 @@ class Pool(PoolFacade[Lifecycle], PublishedNames):
             deferrable: See `transaction`.
             role: See `acquire`.
             timeout: Limit for all attempts and pauses together (seconds).
-
             resolve: When no answer to COMMIT comes, ask the server what became of the transaction (PostgreSQL 13 and
                 newer). What it committed is committed, what it rolled back is run again; what it cannot tell stays
                 unknown. It costs one more round trip before each COMMIT.
@@ -507,12 +507,14 @@ class Pool(PoolFacade[Lifecycle], PublishedNames):
             ConnectionLost: The connection broke before COMMIT, twice; nothing took effect.
             NotSupported: The server has no transactions (Picodata), or cannot tell what became of one (`resolve` on
                 YugabyteDB); nothing was sent.
-            UsageError: `work` is a coroutine function.
+            TypeError: `work` is no function, or a coroutine or generator function; nothing was sent.
+            UsageError: `work` executed a statement that ends the transaction.
             ValueError: The retries or the limit are none.
             Exception: What `work` raised; it was rolled back.
         """
         if _get_running_loop() is not None:
             self._warn_about_the_loop()
+        check_work(work, awaited=False)
         run, place = self._transaction_run(retries, timeout, role, readonly=readonly, resolve=resolve)
         options = {"isolation": isolation, "readonly": readonly, "deferrable": deferrable}
         alarm = self._control_thread.alarm

@@ -8,6 +8,7 @@ from typing import Any
 import asyncpg
 
 from picopyn.asynchronous.borrowed import ROLLBACK_TIMEOUT
+from picopyn.engine import failures
 from picopyn.errors import UsageError
 from picopyn.sync.guarding import Guard
 from picopyn.sync.wire import Wire
@@ -17,7 +18,8 @@ class Transaction:
     """A transaction or savepoint: `with`, or `start` and then `commit` or `rollback`.
 
     A block that ends with an error is rolled back; where that takes longer than a second, the connection is dropped. A
-    block in which a statement failed, and the error was caught, does not end as if all were well.
+    block in which a statement failed, and the error was caught, does not end as if all were well. On a connection from
+    a pool, COMMIT and ROLLBACK as statements are refused inside.
 
     Args:
         wire: Its connection.
@@ -37,7 +39,7 @@ class Transaction:
         """Begin it."""
         with self._guard.use("start"):
             self._wire.run(self._transaction.start())
-            self._guard.begin()
+            self._guard.begin(nested=self._transaction._nested)
 
     def commit(self) -> None:
         """Make it last.
@@ -45,6 +47,7 @@ class Transaction:
         Raises:
             OutcomeUnknown: The connection, on loan from a pool, broke before the server answered.
             asyncpg.InFailedSQLTransactionError: A statement in it failed; all of it was rolled back.
+            UsageError: A statement in it has ended it.
         """
         self._not_in_block("commit")
         self._commit()
@@ -72,10 +75,14 @@ class Transaction:
 
     def _commit(self) -> None:
         """COMMIT of a transaction that has failed would roll back, and say nothing about it."""
+        outermost = not self._transaction._nested
+        if outermost and not self._guard.ending():
+            self._rollback()  # of nothing; asyncpg forgets it, too
+            raise failures.transaction_ended("commit() was not sent: a call before it has ended")
         if self._guard.has_failed:
             with self._guard.use("commit"):
                 self._check_alive()
-        with self._guard.use("commit", decides=not self._transaction._nested):
+        with self._guard.use("commit", decides=outermost):
             self._wire.run(self._transaction.commit())
 
     def _check_alive(self) -> None:
@@ -86,6 +93,8 @@ class Transaction:
             raise
 
     def _rollback(self, limit: float | None = None) -> None:
+        if not self._transaction._nested:
+            self._guard.ending()
         with self._guard.use("rollback"):
             self._wire.run(self._transaction.rollback(), limit)
 

@@ -11,7 +11,6 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from picopyn.engine.transaction import TransactionRun
-from picopyn.errors import UsageError
 from picopyn.sync.acquired import AcquiredConnection
 from picopyn.sync.sessions import Alarm
 
@@ -42,7 +41,7 @@ def attempt(
             result = work(connection)
             if inspect.iscoroutine(result):
                 result.close()
-                raise UsageError("work(connection) gave a coroutine: it must be a plain function here")
+                raise TypeError("run_transaction() takes a plain function: work(connection) gave a coroutine")
             if run.resolution is not None:
                 run.resolution.note(connection.fetchrow(run.resolution.question), result)
             return result

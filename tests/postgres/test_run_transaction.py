@@ -351,8 +351,96 @@ async def test_the_limit_is_for_all_attempts(
     proxy.cut()
 
 
+@pytest.mark.parametrize(
+    "text", ["COMMIT", "rollback work", "-- so\nEND", "/* so */ Abort;", "PREPARE TRANSACTION 'x'"]
+)
+async def test_a_statement_that_would_end_the_transaction_is_not_sent(
+    postgres: PostgresServer, open_pool: OpenPool, table: str, admin: Any, text: str
+) -> None:
+    """The transaction is the pool's to end; who minds the error goes on in it, and who does not is rolled back."""
+    pool = await open_pool(postgres.dsn)
+
+    def ending(swallow: bool) -> Callable[[Any], Awaitable[None]]:
+        async def work(connection: Any) -> None:
+            await add(connection, 1)
+            try:
+                await connection.execute(text)
+            except UsageError as error:
+                if not swallow:
+                    raise
+                assert "execute() was not sent: it would end the transaction" in str(error)  # noqa: PT017
+            await connection.execute("SAVEPOINT here")
+            await add(connection, 1000)
+            await connection.execute("ROLLBACK TO here")
+
+        return work
+
+    with pytest.raises(UsageError, match="leave the block to commit"):
+        await pool.run_transaction(ending(swallow=False))
+    assert await balance(admin) == 100
+    await pool.run_transaction(ending(swallow=True))
+    assert await balance(admin) == 101
+
+
+@pytest.mark.parametrize(("last", "cents"), [("ROLLBACK", 100), ("COMMIT", 101)])
+async def test_a_text_that_ends_the_transaction_on_its_way_is_told(
+    postgres: PostgresServer, open_pool: OpenPool, table: str, admin: Any, last: str, cents: int
+) -> None:
+    """By that call, and by all after it, none of which is sent; never as committed. The connection goes on."""
+    pool = await open_pool(postgres.dsn, max_size=1)
+    text = f"UPDATE account SET cents = cents + 1 WHERE id = 1; {last}"
+
+    async def work(connection: Any) -> None:
+        with pytest.raises(UsageError, match=r"execute\(\) has ended the transaction"):
+            await connection.execute(text)
+        with pytest.raises(UsageError, match="was not sent: a call before it has ended"):
+            await add(connection, 1000)
+
+    async def in_a_block(connection: Any) -> None:
+        async with connection.transaction():
+            await work(connection)
+
+    for attempt in (work, in_a_block):
+        with pytest.raises(UsageError, match="was not sent: a call before it has ended"):
+            await pool.run_transaction(attempt)
+        assert await balance(admin) == cents
+        await admin.execute("UPDATE account SET cents = 100")
+    async with pool.acquire() as connection:
+        with pytest.raises(UsageError, match=r"commit\(\) was not sent"):
+            async with connection.transaction():
+                await work(connection)
+        await admin.execute("UPDATE account SET cents = 100")
+        async with connection.transaction():
+            await add(connection, 1)
+        await connection.execute("BEGIN")  # who begins it himself ends it himself
+        await add(connection, 1)
+        await connection.execute("COMMIT")
+    assert await balance(admin) == 102
+
+
+async def test_a_text_that_ends_the_transaction_and_gets_no_answer_is_unknown(
+    postgres: PostgresServer, proxy: FaultProxy, open_pool: OpenPool, table: str, admin: Any
+) -> None:
+    """It may have been committed, so it is not run again."""
+    pool = await open_pool(through(proxy, postgres), dialect="postgres")
+    runs: list[int] = []
+
+    async def work(connection: Any) -> None:
+        runs.append(1)
+        proxy.cut_at(b"COMMIT", answered=0)
+        await connection.execute("UPDATE account SET cents = cents + 1 WHERE id = 1; COMMIT")
+
+    with pytest.raises(WriteLost):
+        await pool.run_transaction(work)
+    assert runs == [1]
+    assert await balance(admin) == 101
+
+
 async def test_work_is_what_the_facade_can_run(postgres: PostgresServer, facade: str) -> None:
-    """A coroutine function where calls are awaited, a plain function where they block; else it says so."""
+    """A coroutine function where calls are awaited, a plain function where they block; else it says so.
+
+    A plain function may give something to await: that it does not is seen when it was called, and is rolled back.
+    """
 
     async def awaited(connection: Any) -> None:
         raise AssertionError
@@ -360,18 +448,44 @@ async def test_work_is_what_the_facade_can_run(postgres: PostgresServer, facade:
     def plain(connection: Any) -> None:
         return None
 
+    def generates(connection: Any) -> Iterator[int]:
+        yield 1
+
+    async def generates_later(connection: Any) -> AsyncIterator[int]:
+        yield 1
+
+    class Awaited:
+        async def __call__(self, connection: Any) -> None:
+            raise AssertionError
+
+    never: list[tuple[Any, str]] = [
+        (None, "of the connection, not None"),
+        ("SELECT 1", "of the connection, not an object of type str"),
+        (generates, "not a generator function"),
+        (generates_later, "not an async generator function"),
+    ]
+
     def in_a_thread() -> None:
-        with sync.Pool(postgres.dsn) as pool:
-            with pytest.raises(UsageError, match="plain function"):
-                pool.run_transaction(awaited)
+        pool = sync.Pool(postgres.dsn)
+        for work, match in [*never, (awaited, "a plain function .* not a coroutine"), (Awaited(), "not a coroutine")]:
+            with pytest.raises(TypeError, match=match):  # not open: no connection was asked for
+                pool.run_transaction(work)
+        with pool:
+            with pytest.raises(TypeError, match="gave a coroutine"):
+                pool.run_transaction(lambda connection: awaited(connection))
             assert pool.run_transaction(plain) is None
 
     if facade == "sync":
         await asyncio.to_thread(in_a_thread)
         return
-    async with Pool(postgres.dsn) as waiting:
-        with pytest.raises(UsageError, match="coroutine function"):
+    waiting = Pool(postgres.dsn)
+    for work, match in never:
+        with pytest.raises(TypeError, match=match):
+            await waiting.run_transaction(work)
+    async with waiting:
+        with pytest.raises(TypeError, match="takes a coroutine function"):
             await waiting.run_transaction(plain)  # type: ignore[arg-type]
+        assert await waiting.run_transaction(lambda connection: connection.fetchval("SELECT 1")) == 1
 
 
 async def test_bad_input_is_refused_before_anything_is_sent(postgres: PostgresServer, open_pool: OpenPool) -> None:

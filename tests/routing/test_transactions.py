@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from picopyn.errors import Fault
 from picopyn.routing.retry import Call, decide
-from picopyn.routing.transactions import FIRST_PAUSE, LONGEST_PAUSE, full_jitter, may_run_again
+from picopyn.routing.transactions import FIRST_PAUSE, LONGEST_PAUSE, ends, full_jitter, may_end, may_run_again
 
 FINAL = {Fault.STATEMENT, Fault.AUTH}
 
@@ -63,3 +63,32 @@ def test_nothing_is_run_again_for_ever(
 def test_a_single_statement_that_lost_against_a_transaction_is_not_sent_twice(repeatable: bool, sent: int) -> None:
     """Only who knows the whole transaction can run it again."""
     assert decide(Fault.CONFLICT, Call(repeatable, sent)).name == "RAISE"
+
+
+@pytest.mark.parametrize(
+    ("text", "first", "later"),
+    [
+        ("COMMIT", True, False),
+        ("commit and chain", True, False),
+        ("  -- why\n/* so */ End;", True, False),
+        ("ROLLBACK WORK", True, False),
+        ("ABORT", True, False),
+        ("PREPARE  TRANSACTION 'x'", True, False),
+        ("ROLLBACK TO here", False, False),
+        ("ROLLBACK TRANSACTION TO SAVEPOINT here", False, False),
+        ("COMMIT PREPARED 'x'", False, False),
+        ("ROLLBACK PREPARED 'x'", False, False),
+        ("PREPARE p AS SELECT 1", False, False),
+        ("SELECT 'COMMIT'", False, False),
+        ("endless()", False, False),
+        ("INSERT INTO t VALUES (1); COMMIT", False, True),
+        ("INSERT INTO t VALUES (1);\n/* so */ END ;", False, True),
+        ("SELECT 1; ROLLBACK AND CHAIN", False, True),
+        ("SELECT 1; ROLLBACK TO here", False, False),
+        ("SELECT CASE WHEN true THEN 1 END; SELECT 2", False, False),
+        ("DO $$ BEGIN PERFORM 1; END $$", False, False),
+    ],
+)
+def test_texts_that_end_a_transaction_are_told_by_their_words(text: str, first: bool, later: bool) -> None:
+    """Its first statement for certain; a later one as far as words tell. Savepoints and prepared ones are others."""
+    assert (ends(text), may_end(text)) == (first, later)

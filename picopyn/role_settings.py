@@ -75,14 +75,12 @@ def _wrong_values(settings: PoolSettings) -> Iterator[str]:
 
 
 def _contradictions(settings: PoolSettings) -> Iterator[str]:
-    role, about_replicas = settings.role, _about_replicas(settings)
+    role, limits = settings.role, about_replicas(settings)
     if settings.dialect == "picodata":
-        yield from (f"{name} is for plain PostgreSQL, not for Picodata" for name in about_replicas)
+        yield from (f"{name} is for plain PostgreSQL, not for Picodata" for name in limits)
         return
     if settings.topology_source is not None:
-        yield from (
-            f"{name} needs hosts that the pool watches itself, without topology_source" for name in about_replicas
-        )
+        yield from (f"{name} needs hosts that the pool watches itself, without topology_source" for name in limits)
         return
     if settings.staleness is not None and role == "leader":
         yield "staleness limits replicas, but role='leader' never asks one"
@@ -94,7 +92,8 @@ def _contradictions(settings: PoolSettings) -> Iterator[str]:
         yield f"master_as_replica_weight is about calls for a replica, but role={role!r} asks for none"
 
 
-def _about_replicas(settings: PoolSettings) -> list[str]:
+def about_replicas(settings: PoolSettings) -> list[str]:
+    """Names of the settings that mean something only where hosts are a primary and its replicas."""
     asked = {
         "staleness": settings.staleness is not None,
         "fallback_master": settings.fallback_master,

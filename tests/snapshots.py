@@ -20,6 +20,7 @@ def two_by_two(
     *,
     leaders: dict[str, str | None] | None = None,
     offline: tuple[str, ...] = (),
+    gone: tuple[str, ...] = (),
     leaders_known: bool = True,
     mapped: bool = True,
     second_tier: str = "default",
@@ -29,6 +30,7 @@ def two_by_two(
     Args:
         leaders: Replicaset → leader, where it is not the first instance.
         offline: Instances that are not Online.
+        gone: Instances that the cluster does not know any more.
         leaders_known: Whether the user may read who leads.
         mapped: Whether the owners of the buckets are known.
         second_tier: The tier of r2; where it is one of its own, all of its buckets belong to r2.
@@ -48,6 +50,8 @@ def two_by_two(
         )
         for member in (1, 2):
             uuid = f"i{number}{member}"
+            if uuid in gone:
+                continue
             events.append(
                 EventInstance(
                     uuid=uuid,

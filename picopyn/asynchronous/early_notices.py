@@ -1,8 +1,9 @@
-"""Hearing what a server says before a connection is ready.
+"""Hearing what a server says before a connection is ready, and standing before it while it asks for a password.
 
 A connection of asyncpg's exists once the server is ready for queries; a notice that comes earlier is read by its
 protocol and dropped, for there is no connection to hand it to. Here somebody stands in for the connection until then.
-It is put there through the event loop that asyncpg is given, as TLS is (see [`tls`][picopyn.asynchronous.tls]).
+It is put there through the event loop that asyncpg is given, as TLS is (see [`tls`][picopyn.asynchronous.tls]); and so
+is who stands at the [gate before the password][picopyn.asynchronous.password_gate].
 
 What this file leans on in asyncpg is guarded by `tests/asynchronous/test_connection.py`: a protocol hands its notices
 to `_process_log_message` of whatever `set_connection` named last, keeps only a weak reference to it, and has it
@@ -14,23 +15,31 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from picopyn.asynchronous.password_gate import Doorkeeper, Entry
+
 
 class ListeningLoop:
     """What asyncpg is given as its event loop for a connection whose first words count.
 
     Args:
         behind: The event loop, or what stands for it; everything else is its own.
-        on_notice: Called with the text of every notice, from the first one on.
+        entry: The connection's way through the gate before the password.
+        on_notice: Called with the text of every notice, from the first one on; None: by nobody.
 
     Attributes:
         behind: As given.
         on_notice: As given; the connection takes it over.
     """
 
-    def __init__(self, behind: Any, on_notice: Callable[[str], None]) -> None:
+    def __init__(self, behind: Any, entry: Entry, on_notice: Callable[[str], None] | None) -> None:
         self.behind = behind
         self.on_notice = on_notice
-        self._ear = _Ear(on_notice)
+        self._entry = entry
+        self._ear = None if on_notice is None else _Ear(on_notice)
+        # What every call on a connection needs is at hand.
+        self.create_future = behind.create_future
+        self.call_later = behind.call_later
+        self.time = behind.time
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.behind, name)
@@ -43,20 +52,39 @@ class ListeningLoop:
 
     async def create_connection(self, factory: Callable[[], Any], *where: Any, **more: Any) -> Any:
         """Connect with a protocol that tells us what it hears."""
-        return await self.behind.create_connection(lambda: self._hear(factory()), *where, **more)
+        transport, protocol = await self.behind.create_connection(lambda: self._guarded(factory()), *where, **more)
+        return transport, _asyncpgs_own(protocol)
 
     async def create_unix_connection(self, factory: Callable[[], Any], *where: Any, **more: Any) -> Any:
         """The same over a Unix socket."""
-        return await self.behind.create_unix_connection(lambda: self._hear(factory()), *where, **more)
+        transport, protocol = await self.behind.create_unix_connection(lambda: self._guarded(factory()), *where, **more)
+        return transport, _asyncpgs_own(protocol)
 
     async def start_tls(self, *args: Any, **more: Any) -> Any:
-        """Shake hands; asyncpg makes its protocol after that."""
-        return _Transport(await self.behind.start_tls(*args, **more), self._hear)
+        """Shake hands; asyncpg makes its protocol after that, before anything else happens."""
+        transport = await self.behind.start_tls(*args, **more)
+        self.behind.call_soon(self._guard, transport)
+        return transport if self._ear is None else _Transport(transport, self._hear)
 
     def _hear(self, protocol: Any) -> Any:
-        if hasattr(protocol, "set_connection"):
+        if self._ear is not None and hasattr(protocol, "set_connection"):
             protocol.set_connection(self._ear)
         return protocol
+
+    def _guarded(self, protocol: Any) -> Any:
+        """A protocol with the gate before it; not the one that only asks for TLS."""
+        if not hasattr(protocol, "set_connection"):
+            return protocol
+        return Doorkeeper(self._hear(protocol), self._entry)
+
+    def _guard(self, transport: Any) -> None:
+        protocol = transport.get_protocol()
+        if hasattr(protocol, "set_connection"):
+            Doorkeeper(protocol, self._entry).stand_before(transport)
+
+
+def _asyncpgs_own(protocol: Any) -> Any:
+    return protocol.behind if isinstance(protocol, Doorkeeper) else protocol
 
 
 class _Ear:

@@ -161,14 +161,17 @@ class PoolFacade(Generic[L]):
     def undrain(self, node: str) -> None:
         """Use a node again that was drained; it is connected to before it gets calls. Nothing happens to another one.
 
+        One that has left meanwhile is used when it comes back.
+
         Args:
             node: Name, uuid or address (`host:port`).
 
         Raises:
-            NoNodeAvailable: The topology knows no such node.
+            NoNodeAvailable: The topology knows no such node, and none of this name was drained.
         """
         self._check_open()
-        self._there(lambda: self._cluster.undrain(find(node, self._cluster.snapshot)))
+        cluster = self._cluster
+        self._there(lambda: cluster.undrain(find(node, cluster.snapshot, cluster.drained)))
 
     # inside
 

@@ -23,6 +23,7 @@ from picopyn.engine.first_connection import refuse_unknown
 from picopyn.engine.node_pool import HookFailed
 from picopyn.errors import AcquireTimeout, ConfigError
 from picopyn.placement_settings import BalanceMode, balance_mode, problems_on_yugabyte, set_for_places
+from picopyn.role_settings import about_replicas
 from picopyn.routing.placement import Placement
 from picopyn.settings import PoolSettings
 from picopyn.topology import Node
@@ -206,14 +207,19 @@ def refuse_unsupported(settings: PoolSettings, dialect: Dialect) -> None:
     But where some nodes must not be used, none can be, because nobody tells which.
 
     Raises:
-        ConfigError: It has no statement timeout, no places, or no way to refuse what it would have to send on.
+        ConfigError: It has no statement timeout, no places, no hosts with roles, or no way to refuse what it would have
+            to send on.
         NoNodeAvailable: It cannot tell which nodes may be used.
     """
     if Capability.LISTED_SERVERS in dialect.capabilities:
         problems = list(problems_on_yugabyte(settings))
-        if problems:
-            raise ConfigError(problems)
+    elif Capability.SHARDED in dialect.capabilities:
+        problems = [f"{name} is for plain PostgreSQL, not for {dialect.name}" for name in about_replicas(settings)]
     else:
+        problems = []
+    if problems:
+        raise ConfigError(problems)
+    if Capability.LISTED_SERVERS not in dialect.capabilities:
         said = set_for_places(settings)
         if Capability.SHARDED not in dialect.capabilities:
             placement = Placement.of(settings)

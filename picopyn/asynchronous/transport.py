@@ -16,7 +16,7 @@ import logging
 import ssl
 from collections.abc import AsyncGenerator, Callable, MutableMapping, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import asyncpg
 
@@ -27,6 +27,7 @@ from picopyn.asynchronous.connection import Connection, NamelessConnection
 from picopyn.asynchronous.early_notices import ListeningLoop
 from picopyn.asynchronous.name_seeds import first_to_answer
 from picopyn.asynchronous.pace import Pace
+from picopyn.asynchronous.password_gate import Entry, PasswordGate
 from picopyn.asynchronous.socket_options import set_options
 from picopyn.dialects.base import Capability, Dialect, Purpose
 from picopyn.errors import AuthenticationFailed, Fault
@@ -57,6 +58,7 @@ class _Way:
     address: Address
     purpose: Purpose
     on_notice: OnNotice | None
+    entry: Entry
 
 
 class Dialer:
@@ -70,7 +72,7 @@ class Dialer:
         kinds: What connections are: with a statement cache, and without.
 
     Attributes:
-        credentials: What the servers think of them.
+        gate: Where passwords wait for their turn.
 
     Raises:
         ConfigError: A file that TLS needs is missing, or cannot be what it should be.
@@ -92,15 +94,20 @@ class Dialer:
         self._database = settings.database or self._user
         self._security = security or tls.prepare(settings)
         self._made: set[Connection] = set()
-        self.credentials = Credentials()
+        self.gate = PasswordGate()
         self._pace = Pace()
         self._is_dear = self._security.plan.may_encrypt or settings.password is not None
 
     def of_kinds(self, kinds: tuple[type[Connection], type[Connection]]) -> Dialer:
         """One that opens connections of other kinds, with the same credentials."""
         other = Dialer(self._settings, self._dialect, self._passwords, self._security, kinds)
-        other.credentials = self.credentials
+        other.gate = self.gate
         return other
+
+    @property
+    def credentials(self) -> Credentials:
+        """What the servers think of them."""
+        return self.gate.credentials
 
     @property
     def user(self) -> str:
@@ -122,7 +129,8 @@ class Dialer:
     async def dial(self, address: Address, purpose: Purpose, on_notice: OnNotice | None = None) -> Connection:
         """Open one connection within the connect timeout; a notice is heard from the first word of the server on.
 
-        While the credentials are held back, it is only found out whether the node lives.
+        While the credentials are held back, it is only found out whether the node lives. Where several nodes are
+        dialled at once, one is sent the password, and the others when that one has accepted it.
 
         Raises:
             TimeoutError: The node did not complete the hand-shake in time.
@@ -130,14 +138,19 @@ class Dialer:
             AuthenticationFailed: It lives, but the credentials were refused before, and are not sent again yet.
             asyncpg.PostgresError: It refused.
         """
-        await self._check_credentials(address)
+        again = await self._check_credentials(address)
+        entry = self.gate.entry(address, self._settings.connect_timeout, again=again)
         try:
-            connection = await self._dial(address, purpose, on_notice)
-        except asyncpg.PostgresError as error:
-            self._refused(address, error)
+            connection = await self._dial(_Way(address, purpose, on_notice, entry))
+            if self.gate.accepted(entry):
+                _LOG.info("the credentials are accepted again")
+        except Exception as error:
+            if entry.turned_away:
+                raise self._held_back(address) from None
+            self._refused(entry, error)
             raise
-        if self.credentials.accepted(address):
-            _LOG.info("the credentials are accepted again")
+        finally:
+            entry.leave()
         self.adopt(connection)
         connection.read_into_kept_buffer()
         connection.on_notice = on_notice
@@ -145,9 +158,8 @@ class Dialer:
         connection.has_catalog = Capability.CATALOG in self._dialect.capabilities
         return connection
 
-    async def _dial(self, address: Address, purpose: Purpose, on_notice: OnNotice | None) -> Connection:
-        way = _Way(address, purpose, on_notice)
-        dialling = asyncio.create_task(self._connect(way), name=f"picopyn dial {address[0]}")
+    async def _dial(self, way: _Way) -> Connection:
+        dialling = asyncio.create_task(self._connect(way), name=f"picopyn dial {way.address[0]}")
         connecting = unlamented(dialling)
         try:
             await asyncio.wait({connecting})
@@ -156,23 +168,31 @@ class Dialer:
             raise
         return connecting.result()  # type: ignore[no-any-return]
 
-    async def _check_credentials(self, address: Address) -> None:
-        """Refuse to send credentials that a server has refused, until it is time to try them once more."""
-        if self.credentials.wait(address, _now()) is None:
-            return
-        await _first_word(address, self._settings.connect_timeout, self.knock)
-        wait = self.credentials.wait(address, _now())
-        if wait:
-            raise AuthenticationFailed(f"{self.credentials.refusal}; the credentials are sent again in {wait:.0f} s")
-        self.credentials.sent(address, _now())
+    async def _check_credentials(self, address: Address) -> bool:
+        """Refuse to send credentials that a server has refused, until it is time to try them once more.
 
-    def _refused(self, address: Address, error: asyncpg.PostgresError) -> None:
+        Returns:
+            Whether it is.
+        """
+        if self.credentials.wait(address, _now()) is None:
+            return False
+        await _first_word(address, self._settings.connect_timeout, self.knock)
+        if self.credentials.wait(address, _now()):
+            raise self._held_back(address)
+        self.credentials.sent(address, _now())
+        return True
+
+    def _held_back(self, address: Address) -> AuthenticationFailed:
+        wait = self.credentials.wait(address, _now()) or 0.0
+        return AuthenticationFailed(f"{self.credentials.refusal}; the credentials are sent again in {wait:.0f} s")
+
+    def _refused(self, entry: Entry, error: Exception) -> None:
         """Remember that credentials were refused; a pool that never had a connection tells its caller, nobody else."""
-        words = str(error)
-        if self._dialect.fault(getattr(error, "sqlstate", None), words) is not Fault.AUTH:
+        sqlstate, words = getattr(error, "sqlstate", None), str(error)
+        if sqlstate is None or self._dialect.fault(sqlstate, words) is not Fault.AUTH:
             return
-        if self.credentials.refused(address, _now(), words) and self._made:
-            host, port = address
+        if self.gate.refused(entry, words) and self._made:
+            host, port = entry.address
             _LOG.warning("%s:%d refused the credentials; they are sent again every %g s: %s", host, port, PAUSE, words)
 
     def adopt(self, connection: Connection) -> None:
@@ -231,9 +251,8 @@ class Dialer:
         return tls.Doorway(loop, self._security.plan, attempt, self._security.context, self._settings.connect_timeout)
 
     async def _open(self, way: _Way, doorway: tls.Doorway | None, *, encrypted: bool) -> Any:
-        settings, address, purpose, loop = self._settings, way.address, way.purpose, cast(Any, doorway)
-        if way.on_notice is not None:
-            loop = ListeningLoop(doorway or asyncio.get_running_loop(), way.on_notice)
+        settings, address, purpose = self._settings, way.address, way.purpose
+        loop = ListeningLoop(doorway or asyncio.get_running_loop(), way.entry, way.on_notice)
         # asyncpg takes these, but its types say otherwise.
         arguments: dict[str, Any] = {"timeout": None, "loop": loop}
         return await asyncpg.connect(

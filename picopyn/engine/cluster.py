@@ -170,18 +170,24 @@ class Cluster:
         Its idle connections are closed now, those in use when they are given back, and what is left then after the
         grace (seconds).
         """
-        self._planners.draining |= {node.uuid}
+        self._planners.draining[node.uuid] = node
         if node.reachable:
             self._journal.node_changed(node, self.health.of(node.uuid).state.value, "draining", "drain() was called")
-        self.adopt(self.snapshot.with_draining(self._planners.draining))
+        self.adopt(self.snapshot.with_draining(self._planners.draining.keys()))
         self._limit_stay(node.uuid, grace)
 
+    @property
+    def drained(self) -> tuple[Node, ...]:
+        """Nodes that were drained, as they were then; some may have left."""
+        return tuple(self._planners.draining.values())
+
     def undrain(self, node: Node) -> None:
-        """Use a node again."""
-        if node.draining:
-            self._planners.draining -= {node.uuid}
+        """Use a node again; one that has left, when it comes back."""
+        if self._planners.draining.pop(node.uuid, None) is None:
+            return
+        if self.snapshot.node(node.uuid) is not None:
             self._journal.node_changed(node, "draining", "up", "undrain() was called")
-            self.adopt(self.snapshot.with_draining(self._planners.draining))
+        self.adopt(self.snapshot.with_draining(self._planners.draining.keys()))
 
     async def vacated(self, uuid: str) -> None:
         """Wait until no connection for callers to a node that was drained is left."""

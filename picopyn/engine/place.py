@@ -5,7 +5,7 @@ It only chooses, and refuses what names no place; it waits for nothing, and noth
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol, TypedDict
 
@@ -250,18 +250,19 @@ def _check_types(node: object, key: object, tier: object, bucket: object) -> Non
         raise UsageError("bucket= takes an integer of at least 1")
 
 
-def find(wanted: str, snapshot: TopologySnapshot) -> Node:
+def find(wanted: str, snapshot: TopologySnapshot, others: Iterable[Node] = ()) -> Node:
     """The node that somebody means.
 
     Args:
         wanted: Its name, uuid or address (`host:port`).
         snapshot: The cluster as last seen.
+        others: Nodes that may be meant although they have left.
 
     Raises:
         NoNodeAvailable: The topology knows no such node.
     """
     nodes = snapshot.all_nodes()
-    for node in nodes:
+    for node in (*nodes, *others):
         if wanted in (node.name, node.uuid, node.address):
             return node
     known = {node.address: _named(node) for node in nodes}

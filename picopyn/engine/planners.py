@@ -15,7 +15,7 @@ from picopyn.routing.plan import PLAIN, STRICT, Flavour, Planner
 from picopyn.routing.server_table import ServerTable
 from picopyn.routing.tablet_plan import TabletPlanner, Welcome
 from picopyn.settings import PoolSettings
-from picopyn.topology import TopologySnapshot
+from picopyn.topology import Node, TopologySnapshot
 
 
 class Planners:
@@ -34,7 +34,7 @@ class Planners:
     Attributes:
         hosts: See above.
         rng: Source of randomness.
-        draining: Uuids of the nodes that nothing is planned for.
+        draining: The nodes that nothing is planned for by uuid, as they were when that was said; some may have left.
     """
 
     __slots__ = ("_alone", "_hangs", "_health", "_keyed", "_leaders", "_load", "_rules", "draining", "hosts", "rng")
@@ -52,7 +52,7 @@ class Planners:
         leaders: LeaderTable | None = None,
     ) -> None:
         self.rng = rng
-        self.draining: frozenset[str] = frozenset()
+        self.draining: dict[str, Node] = {}
         self._health = health
         self._load = load
         self._hangs = hangs
@@ -88,7 +88,7 @@ class Planners:
 
     def seen(self, snapshot: TopologySnapshot) -> TopologySnapshot:
         """A snapshot as plans are made from it."""
-        return snapshot.with_draining(self.draining) if self.draining else snapshot
+        return snapshot.with_draining(self.draining.keys()) if self.draining else snapshot
 
 
 def _balancer(policy: str | BalancerPolicy) -> BalancerPolicy | None:

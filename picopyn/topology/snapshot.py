@@ -8,6 +8,7 @@ in the next one.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
@@ -147,7 +148,7 @@ class TopologySnapshot:
         twin.version, twin.refreshed_at = self.version, refreshed_at
         return twin
 
-    def with_draining(self, uuids: frozenset[str]) -> TopologySnapshot:
+    def with_draining(self, uuids: AbstractSet[str]) -> TopologySnapshot:
         """The same cluster, with exactly these nodes draining."""
         nodes = self._facts.nodes
         changed = {u: replace(n, draining=u in uuids) for u, n in nodes.items() if n.draining is not (u in uuids)}

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from picopyn.asynchronous import Pool
+from picopyn.asynchronous import Pool, password_gate
 from picopyn.errors import AcquireTimeout, AuthenticationFailed
 from picopyn.routing import credentials
-from picopyn.testing import ScriptedServer
+from picopyn.testing import FaultProxy, ScriptedServer
 from picopyn.testing.picodata import wire
 from picopyn.testing.scripted_server import Invalidating, Talk
 from tests.postgres.conftest import until
@@ -23,19 +23,28 @@ ASK_PASSWORD = wire.message(b"R", (3).to_bytes(4, "big"))
 
 
 class Doormen:
-    """The script of servers that ask for a password; all of them want the same one."""
+    """The script of servers that ask for a password; all of them want the same one.
+
+    Attributes:
+        asked: How often they have asked.
+        until_asked: A wrong password is refused when they have asked so often.
+    """
 
     def __init__(self) -> None:
         self.wanted = b"old\0"
         self.refused = 0
         self.accepted = 0
+        self.asked = 0
+        self.until_asked = 0
 
     async def play(self, talk: Talk) -> None:
         talk.send(ASK_PASSWORD)
+        self.asked += 1
         message = await talk.receive()
         assert isinstance(message, wire.Password)
         if message.body != self.wanted:
             self.refused += 1
+            await until(lambda: self.asked >= self.until_asked)
             talk.send(wire.error_response("28P01", 'password authentication failed for user "admin"'))
             return
         self.accepted += 1
@@ -89,24 +98,42 @@ async def test_without_a_connection_left_the_refusal_reaches_the_caller_at_once(
             assert await pool.fetchval("SELECT $1::int8", 1) == 0
 
 
+@pytest.mark.parametrize(("role", "at_once"), [("any", False), (None, True)], ids=["one by one", "all at once"])
 @pytest.mark.parametrize("facade", FACADES, indirect=True)
 async def test_a_pool_recovers_by_itself_when_the_password_is_right_again(
-    pool_class: Any, full_size: bool, monkeypatch: pytest.MonkeyPatch, measured: Callable[[str, object], None]
+    pool_class: Any,
+    full_size: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    measured: Callable[[str, object], None],
+    role: str | None,
+    at_once: bool,
 ) -> None:
-    """One attempt at one of three nodes; after the correction, connections are there without a call that asks."""
+    """One attempt at one of three nodes, also when all of them ask for the password at the same moment.
+
+    After the correction, connections are there without a call that asks.
+    """
     if not full_size:
-        monkeypatch.setattr(credentials, "PAUSE", 1.0)
+        monkeypatch.setattr(credentials, "PAUSE", 2.0)
+    monkeypatch.setattr(password_gate, "STALLED", 60.0)
     doormen = Doormen()
     with ExitStack() as stack:
-        hosts = [f"127.0.0.1:{stack.enter_context(ScriptedServer(doormen, greet=False)).port}" for _ in range(3)]
+        servers = [stack.enter_context(ScriptedServer(doormen, greet=False)) for _ in range(3)]
+        ways = [stack.enter_context(FaultProxy("127.0.0.1", server.port)) for server in servers]
+        hosts = [f"127.0.0.1:{way.port}" for way in ways]
         dsn = f"postgresql://admin:old@{','.join(hosts)}/db?sslmode=disable"
-        async with pool_class(dsn, dialect="postgres", min_size=1, max_size=1, reset=False, role="any") as pool:
+        async with pool_class(dsn, dialect="postgres", min_size=1, max_size=1, reset=False, role=role) as pool:
             await pool.wait_ready()
             doormen.wanted = b"new\0"
-            for host in hosts:
-                async with pool.acquire(node=host) as connection:
-                    await connection.close()
-                await until(lambda: doormen.refused == 1)
+            if at_once:
+                doormen.until_asked = doormen.asked + len(hosts)
+                for way in ways:
+                    way.cut()
+                await until(lambda: doormen.refused and doormen.asked >= doormen.until_asked)
+            else:
+                for host in hosts:
+                    async with pool.acquire(node=host) as connection:
+                        await connection.close()
+                    await until(lambda: doormen.refused == 1)
             for _ in range(5):
                 with pytest.raises(AuthenticationFailed, match="password authentication failed"):
                     await pool.fetchval("SELECT $1::int8", 1)

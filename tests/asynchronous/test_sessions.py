@@ -12,8 +12,15 @@ import asyncpg
 import pytest
 
 from picopyn.asynchronous import Pool, cancel_requests, sessions
+from picopyn.dialects.base import Dialect
+from picopyn.dialects.picodata import PicodataDialect
+from picopyn.dialects.postgres import PostgresDialect
+from picopyn.dialects.yugabyte import YugabyteDialect
+from picopyn.dsn import Endpoint
 from picopyn.errors import AcquireTimeout, CallTimeout, ConfigError
 from picopyn.observe import Event, NodeStateChanged
+from picopyn.settings import PoolSettings
+from picopyn.staleness import StalenessPolicy
 from tests.asynchronous.servers import Watch
 from tests.cancelling import eventually
 from tests.threads import FACADES
@@ -160,6 +167,20 @@ def test_hooks_and_times_are_checked_when_the_pool_is_made() -> None:
         Pool("postgresql://u@h/", strict_routing="yes")
     with pytest.raises(ConfigError, match="setting of its own"):
         Pool("postgresql://u@h/", server_settings={"statement_timeout": "1"})
+
+
+@pytest.mark.parametrize("server", [PicodataDialect(), YugabyteDialect()], ids=lambda server: server.name)
+def test_what_limits_replicas_of_a_primary_is_refused_where_there_are_none(server: Dialect) -> None:
+    """Also where only its greeting tells what the server is (`dialect="auto"`), or a dialect is given as an object."""
+    limits = {"staleness": StalenessPolicy(max_lag=1), "fallback_master": True, "master_as_replica_weight": 0.5}
+    settings = PoolSettings(endpoints=(Endpoint("h1"), Endpoint("h2")), role="prefer_replica", **limits)
+    with pytest.raises(ConfigError) as caught:
+        sessions.refuse_unsupported(settings, server)
+    told = "; ".join(caught.value.problems)
+    assert all(f"{name} is for plain PostgreSQL, not for" in told for name in limits)
+    sessions.refuse_unsupported(settings, PostgresDialect())
+    with pytest.raises(ConfigError, match="staleness is for plain PostgreSQL"):
+        Pool("postgresql://u@h1,h2/", dialect=server, role="prefer_replica", staleness=StalenessPolicy(max_lag=1))
 
 
 # start-up keys and rows

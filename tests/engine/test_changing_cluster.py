@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from picopyn.engine.node_pool import NodeUnreachable
+from picopyn.engine.place import find
 from picopyn.errors import AcquireTimeout, CallTimeout, NoNodeAvailable, PoolClosed
 from picopyn.query_metadata import PreparedStatementMetadata
 from picopyn.routing.plan import Candidate, Role
@@ -250,6 +251,23 @@ async def test_when_all_nodes_are_drained_the_error_says_so(world: World) -> Non
     for node in world.cluster.snapshot.all_nodes():
         world.cluster.undrain(node)
     assert await world.call(SCAN, 5) in world.servers
+
+
+async def test_a_drained_node_that_has_left_is_taken_back_by_the_name_it_had(world: World) -> None:
+    """It is used when it comes back; of one that has left and was not drained nothing is known."""
+    node = find("default_1_1", world.cluster.snapshot)
+    world.cluster.drain(node, 1000.0)
+    world.cluster.adopt(two_by_two(gone=("i11", "i22"), leaders={"r1": "i12"}), 5)
+    for wanted in ("default_1_1", "i11", node.address):
+        assert find(wanted, world.cluster.snapshot, world.cluster.drained).uuid == "i11"
+    with pytest.raises(NoNodeAvailable, match="knows no node 'default_2_2'"):
+        find("default_2_2", world.cluster.snapshot, world.cluster.drained)
+    world.cluster.undrain(node)
+    world.cluster.undrain(node)
+    assert world.cluster.drained == ()
+    world.cluster.adopt(two_by_two(), 6)
+    await world.warm()
+    assert await world.call(WRITE, AT_R1) == "i11"
 
 
 async def test_a_pool_that_is_made_too_late_is_retired(world: World) -> None:

@@ -1,0 +1,76 @@
+"""Whose turn it is to send a password, where several connections are being opened at once.
+
+A password that was changed at the servers is wrong at every one of them, and servers count refusals. So of all who were
+asked for it one sends it, and the others wait for the answer: accepted, all of them send it; refused, none does. Where
+there is no answer, the next one sends it, and an answer that is late holds the others up only one after the other.
+
+It sends nothing, has no clock and no lock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import Final, Generic, TypeVar
+
+T = TypeVar("T", bound=Hashable)
+
+#: Who waits for an answer that has not come for so long (seconds) goes on without it, the first of all who wait.
+STALLED: Final = 1.0
+
+
+class Turns(Generic[T]):
+    """Who sends, and who waits. Owned by the gate of one pool."""
+
+    __slots__ = ("_sent", "_waiting")
+
+    def __init__(self) -> None:
+        self._sent: set[T] = set()
+        self._waiting: list[T] = []
+
+    def arrive(self, who: T) -> bool:
+        """Somebody was asked for the password.
+
+        Returns:
+            Whether it may be sent; otherwise he waits.
+        """
+        if self._sent and who not in self._sent:
+            self._waiting.append(who)
+            return False
+        self._sent.add(who)
+        return True
+
+    def accepted(self, who: T) -> list[T]:
+        """The password is right; returns who may send it now."""
+        if who not in self._sent:  # he was not asked for it
+            return self.left(who)
+        self._sent.discard(who)
+        going, self._waiting = self._waiting, []
+        self._sent.update(going)
+        return going
+
+    def refused(self, who: T) -> list[T]:
+        """The password is wrong; returns who must not send it any more."""
+        self._sent.discard(who)
+        away, self._waiting = self._waiting, []
+        return away
+
+    def left(self, who: T) -> list[T]:
+        """Somebody went without an answer; returns who may send it now."""
+        if who in self._waiting:
+            self._waiting.remove(who)
+        self._sent.discard(who)
+        if self._sent or not self._waiting:
+            return []
+        return [self._go_on()]
+
+    def is_impatient(self, who: T) -> bool:
+        """Somebody has waited for long; returns whether he may send it now."""
+        if self._waiting[:1] != [who]:
+            return False
+        self._go_on()
+        return True
+
+    def _go_on(self) -> T:
+        first = self._waiting.pop(0)
+        self._sent.add(first)
+        return first

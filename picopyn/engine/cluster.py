@@ -300,11 +300,12 @@ class Cluster:
     def open_failed(self, pool: NodePool, error: BaseException, seconds: float) -> None:
         """A node could not be connected to; what its server says against a special connection concerns that alone."""
         self._journal.open_failed(pool.node, pool.purpose.value, error, seconds)
-        awake = isinstance(error, HookFailed) or self.fault(error) in _AWAKE
+        fault = None if isinstance(error, HookFailed) else self.fault(error)
+        awake = fault is None or fault in _AWAKE
         special = not self._pools.is_kept(pool) and self.runtime.fault(error) is None
         if not (awake or special or self.jobs.closed or pool.retired):
             self._not_opened(pool.node, error)
-        pool.refuse_waiters(error)
+        pool.refuse_waiters(error, full=fault is Fault.OVERLOADED)
         if pool.retired:
             self.changes.ring()
         self._pools.try_again()

@@ -116,7 +116,7 @@ class Executor:
                 candidates = self._cluster.without_doubtful(candidates)
             for candidate in candidates:
                 pool = self._pools.get(candidate.key) or self._cluster.pool(candidate)
-                link = pool.try_take(request) or await self._queue(request, candidate, pool, version)
+                link = pool.try_take(request) or await self._queue(request, candidates, candidate, version)
                 if link is not None:
                     request.node = pool.node
                     request.link = link
@@ -161,6 +161,7 @@ class Executor:
                 if version != self._changes.version:
                     break
                 pool = self._cluster.pool(candidate)
+                request.elsewhere = candidate is not plan.candidates[-1]
                 link = pool.try_take(request) or await self._take(request, pool)
                 if link is not None:
                     return Loan(self._lender, pool, link, request)
@@ -235,12 +236,16 @@ class Executor:
             raise self._not_acquired(request, what) from pool.cause or error
         raise own or PoolClosed("a connection was not set up")  # the hook's own error, as it raised it
 
-    async def _queue(self, request: Request, candidate: Candidate, pool: NodePool, version: int) -> Link | None:
+    async def _queue(
+        self, request: Request, candidates: Sequence[Candidate], candidate: Candidate, version: int
+    ) -> Link | None:
         """Wait for a connection, and give it back if the call must not be sent there any more.
 
         The cluster may have changed meanwhile: the bucket or its leader is elsewhere, or the call would hang by now. A
         change that has nothing to do with the call does not cost it its place.
         """
+        pool = self._cluster.pool(candidate)
+        request.elsewhere = candidate is not candidates[-1]
         link = await self._take(request, pool)
         if link is None or version == self._changes.version:
             return link

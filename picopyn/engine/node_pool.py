@@ -206,13 +206,21 @@ class NodePool:
             self._start_opening(self._terms.reserve(self))
             self._terms.ask_around(self)
 
-    def refuse_waiters(self, error: BaseException) -> None:
+    def refuse_waiters(self, error: BaseException, *, full: bool = False) -> None:
         """Tell those who wait that no connection will come, unless some connection is still alive.
 
         Whoever waits for a connection whose hook failed is told that.
+
+        Args:
+            error: Why none was opened.
+            full: The server has no room for more: whom another node can serve as well is not left to wait for what is
+                in use here.
         """
         with self._lock:
-            waiters = [] if self.slots.size or self.slots.opening else self.slots.drain_waiters()
+            if not (self.slots.size or self.slots.opening):
+                waiters = self.slots.drain_waiters()
+            else:
+                waiters = self.slots.send_on(_is_served_elsewhere) if full else []
         for waiter in waiters:
             waiter.fail(error if isinstance(error, HookFailed) else _unreachable(error))
 
@@ -433,6 +441,10 @@ def back_off(failures: int, rng: Random) -> float:
     """Seconds before a connection is tried again only to be kept warm, after so many failures in a row."""
     pause = min(FIRST_PAUSE * 2.0 ** min(failures, 10), LONGEST_PAUSE)
     return pause * (1 + JITTER * (2 * rng.random() - 1))
+
+
+def _is_served_elsewhere(owner: object) -> bool:
+    return bool(getattr(owner, "elsewhere", False))
 
 
 def _reason(error: BaseException) -> str:

@@ -52,6 +52,7 @@ class Request:
         route: What the plan was made from, where the text is known.
         node: The node it was sent to last.
         link: The connection it was sent on last; it is with a server while it holds that.
+        elsewhere: Where it waits for a connection, another node can serve it as well.
         attempts: What was tried, one line each, for the notes of the final error.
         not_again: Why it was not sent again although it could be.
     """
@@ -64,6 +65,7 @@ class Request:
     route: CompiledRoute | None = None
     node: Node | None = None
     link: Link | None = None
+    elsewhere: bool = False
     sent: int = 0
     asked: bool = False
     losses: int = 0

@@ -19,6 +19,7 @@ It knows no clock, no network and no thread: moments are arguments.
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Callable
 from math import inf
 from typing import Final, Generic, TypeVar
 
@@ -181,6 +182,13 @@ class Slots(Generic[C, W]):
         waiters = list(self.waiters)
         self.waiters.clear()
         return waiters
+
+    def send_on(self, may_leave: Callable[[object], bool]) -> list[W]:
+        """Take those waiters off the queue on whose behalf somebody else may be asked as well."""
+        leaving = [waiter for waiter, owner in self.waiters.items() if may_leave(owner)]
+        for waiter in leaving:
+            del self.waiters[waiter]
+        return leaving
 
     # coming
 

@@ -11,8 +11,12 @@ from picopyn.asynchronous.reach import Reach
 from picopyn.asynchronous.topology_tracker import TopologySource
 from picopyn.asynchronous.transport import Dialer
 from picopyn.dialects.picodata import PicodataDialect
+from picopyn.dialects.postgres import PostgresDialect
 from picopyn.observe import Publisher
 from picopyn.routing.plan import Wait
+from picopyn.settings import PoolSettings
+from picopyn.testing import ScriptedServer
+from picopyn.testing.scripted_server import Invalidating
 from picopyn.topology import BucketRange, EventBatch, EventBuckets, EventInstance, EventReplicaset, EventTier
 from tests.asynchronous.jump_loop import jumping
 from tests.engine.test_executor import AT_R1, READONLY
@@ -166,3 +170,16 @@ async def test_looks_on_demand_are_few_and_go_on_only_while_calls_wait() -> None
     await plane.close()
     await world.cluster.close(world.cluster.runtime.now() + 1)
     await settle()
+
+
+async def test_topo_stale_cache_unrecoverable() -> None:
+    """All nodes that are known have gone: the seeds of the connection string are asked as well, for any purpose."""
+    settings = PoolSettings.from_dsn("postgresql://u@h:1/db?sslmode=disable")
+    dialect = PostgresDialect()
+    with ScriptedServer(Invalidating()) as seed:
+        seeds = [(seed.host, seed.port)]
+        reach = Reach(Dialer(settings, dialect), dialect, seeds, 20.0, two_by_two, Random(1))
+        for found in (await reach.topology(), await reach.metadata(lambda notice: None)):
+            assert found is not None
+            assert found.endpoint == seeds[0]
+            await found.close()

@@ -115,9 +115,16 @@ async def test_a_leader_is_drained_stopped_and_comes_back(cluster: PicodataClust
 
 
 async def test_idle_first_busy_on_release_and_a_hard_limit(cluster: PicodataCluster, open_pool: OpenPool) -> None:
-    """Who still holds a connection is waited for; after the grace it is dropped."""
-    pool = await open_pool(cluster.dsn, min_size=2)
+    """Who still holds a connection is waited for; after the grace it is dropped. Looks at the cluster drop none."""
+    events: list[Event] = []
+    pool = await open_pool(cluster.dsn, min_size=2, on_event=events.append)
     await pool.wait_ready(timeout=30)
+    while any(node.size + node.connecting < 2 or node.connecting for node in pool.stats().nodes.values()):
+        await asyncio.sleep(0.005)
+    made = len([event for event in events if isinstance(event, ConnectionOpened)])
+    for _ in range(20):
+        await pool.refresh_topology()
+    assert len([event for event in events if isinstance(event, ConnectionOpened)]) == made
     leader = next(node for node in pool.topology.nodes(role="leader"))
     async with pool.acquire(node=leader.name) as connection:
         draining = asyncio.create_task(pool.drain(leader.name))
@@ -172,6 +179,9 @@ async def test_instances_are_added_and_expelled_under_load(cluster: PicodataClus
             await asyncio.to_thread(cluster.expel, name)
             await pool.refresh_topology()
             await books.go_on()
+            pool.undrain(name)  # it has left, and may come back
+            with pytest.raises(NoNodeAvailable, match="knows no node"):
+                pool.undrain(name)
         assert uuid not in {node.uuid for node in pool.topology.nodes()}
     opened = [e.purpose for e in events if isinstance(e, ConnectionOpened) and e.node == uuid]
     assert opened[0] == "plain"

@@ -14,7 +14,7 @@ from picopyn.errors import AcquireTimeout, TooManyWaiting
 from picopyn.observe import ConnectionClosed, ConnectionOpened
 from picopyn.routing.plan import Candidate
 from tests.asynchronous.jump_loop import jumping
-from tests.engine.world import HANG, READ, WRITE, World, server_error, settle
+from tests.engine.world import HANG, READ, SCAN, WRITE, World, server_error, settle
 from tests.snapshots import two_by_two
 
 AT_R1, AT_R2 = 2, 1
@@ -350,3 +350,20 @@ async def test_every_connection_that_was_opened_is_told_as_closed_once() -> None
     opened = [event.connection for event in world.events if isinstance(event, ConnectionOpened)]
     ended = [event.connection for event in world.events if isinstance(event, ConnectionClosed)]
     assert sorted(opened) == sorted(ended)
+
+
+async def test_a_node_without_room_sends_on_whom_another_one_can_serve() -> None:
+    """Its sessions go on, and who can only be served there waits for one of them, in turn."""
+    world = leaders_only(max_size=2, min_size=1)
+    await world.warm()
+    full = world.servers["i11"]
+    full.refuses = server_error("53300", "sorry, too many clients already")
+    held = [await take(world, "i11") for _ in range(len(full.for_callers))]
+    keyed = world.call(WRITE, AT_R1, timeout=60)
+    scans = await asyncio.gather(*(world.call(SCAN, number, timeout=60) for number in range(20)))
+    assert set(scans) == {"i21"}
+    assert not keyed.done()
+    for link in held:
+        pool_of(world, "i11").give(link)
+    assert await keyed == "i11"
+    await close(world)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from picopyn.errors import Fault
 from picopyn.routing.balance import order
-from picopyn.routing.health import Health, NodeState
+from picopyn.routing.health import JITTER, LONGEST_PAUSE, Health, NodeState
 from picopyn.routing.membership import reconcile
 from picopyn.routing.retry import MAX_ATTEMPTS, SWITCH_LASTS, Action, Call, decide
 from picopyn.routing.watch import Watch
@@ -123,6 +123,16 @@ def test_what_may_have_happened_is_never_sent_again(
 def test_each_fault_has_its_action(fault: Fault, call: Call, action: Action) -> None:
     """A text that lost two connections is not carried to a third node."""
     assert decide(fault, call) is action
+
+
+def test_retry_backoff_overflow() -> None:
+    """However often a node refused: the pause has a limit, and twenty clients do not try in step."""
+    health = Health()
+    for _ in range(5000):
+        health.unreachable("a", "refused", 0.0)
+    pauses = {health.pause("a", eager=False, rng=Random(client)) for client in range(20)}
+    assert max(pauses) <= LONGEST_PAUSE * (1 + JITTER)
+    assert len({round(pause, 3) for pause in pauses}) > 12
 
 
 def test_membership_is_the_difference_between_pools_and_snapshot() -> None:

@@ -96,13 +96,22 @@ class Place:
         weight = self.master_as_replica_weight
         if weight is not None and not (isinstance(weight, int | float) and 0 <= weight <= 1):
             raise ConfigError(f"master_as_replica_weight must be a number in the segment from 0 to 1, not {weight!r}")
-        if weight is not None and self.role not in (Role.REPLICA, Role.PREFER_REPLICA):
-            raise ConfigError("master_as_replica_weight is about connections to a replica; ask for one")
+        if self._is_about_replicas and self.role not in (Role.REPLICA, Role.PREFER_REPLICA):
+            raise ConfigError(f"{self._about_replicas} is about connections to a replica; ask for one")
         _check_types(self.node, self.key, self.tier, self.bucket)
         if self.node is not None and not (self.key is None and self.role is None and self._no_bucket):
             raise UsageError("node= already says where to; leave key=, tier=, bucket= and role= out")
         if self.key is not None and not self._no_bucket:
             raise UsageError("key= already says where to; leave tier= and bucket= out")
+
+    @property
+    def _is_about_replicas(self) -> bool:
+        """Whether the caller said when a primary answers for its replicas; that it never does, may be said anywhere."""
+        return bool(self.fallback_master) or self.master_as_replica_weight is not None
+
+    @property
+    def _about_replicas(self) -> str:
+        return "fallback_master" if self.master_as_replica_weight is None else "master_as_replica_weight"
 
     @property
     def _no_bucket(self) -> bool:
@@ -119,13 +128,16 @@ class Place:
 
         Raises:
             NoNodeAvailable: The topology knows no such node.
-            NotSupported: The server has no keys, buckets and tiers.
+            NotSupported: The server has no keys, buckets and tiers, or has them and no primary.
             UsageError: The tier is not known, the bucket out of range, or the key's bucket cannot be computed.
         """
         if self.node is not None:
             return _at(find(self.node, planner.snapshot))
         role = self.role or role or Role.LEADER
         if self.key is None and self._no_bucket:
+            if self._is_about_replicas and {Capability.SHARDED, Capability.LISTED_SERVERS} & dialect.capabilities:
+                said = f"{self._about_replicas}: for plain PostgreSQL, not for {dialect.name}"
+                raise NotSupported(f"{said}; say role='prefer_replica'")
             return planner.anywhere(self.role, fallback=self.fallback_master, weight=self.master_as_replica_weight)
         if Capability.SHARDED not in dialect.capabilities:
             raise NotSupported(f"key=, tier= and bucket= need a server whose tables are sharded, not {dialect.name}")

@@ -7,9 +7,11 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from picopyn.dialects.picodata import PicodataDialect
+from picopyn.dialects.yugabyte import YugabyteDialect
 from picopyn.engine.node_pool import NodeUnreachable
-from picopyn.engine.place import find
-from picopyn.errors import AcquireTimeout, CallTimeout, NoNodeAvailable, PoolClosed
+from picopyn.engine.place import Place, find
+from picopyn.errors import AcquireTimeout, CallTimeout, NoNodeAvailable, NotSupported, PoolClosed
 from picopyn.query_metadata import PreparedStatementMetadata
 from picopyn.routing.plan import Candidate, Role
 from picopyn.routing.route import RouteKind, StatementRoute
@@ -268,6 +270,18 @@ async def test_a_drained_node_that_has_left_is_taken_back_by_the_name_it_had(wor
     world.cluster.adopt(two_by_two(), 6)
     await world.warm()
     assert await world.call(WRITE, AT_R1) == "i11"
+
+
+async def test_what_is_about_a_primary_and_its_replicas_is_refused_where_there_are_none(world: World) -> None:
+    """Per call as for the pool: nothing is accepted and then ignored."""
+    for place, name in (
+        (Place(Role.REPLICA, fallback_master=True), "fallback_master"),
+        (Place(Role.PREFER_REPLICA, master_as_replica_weight=0.5), "master_as_replica_weight"),
+    ):
+        for dialect in (PicodataDialect(), YugabyteDialect()):
+            with pytest.raises(NotSupported, match=f"{name}: for plain PostgreSQL, not for {dialect.name}"):
+                place.plan(world.cluster.planner, dialect)
+    assert Place(Role.REPLICA, fallback_master=False).plan(world.cluster.planner, PicodataDialect()).candidates
 
 
 async def test_a_pool_that_is_made_too_late_is_retired(world: World) -> None:

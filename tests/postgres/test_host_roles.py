@@ -324,6 +324,8 @@ async def test_hasqls_words_that_contradict(postgres: PostgresServer, open_pool:
             pool.acquire_replica(master_as_replica_weight=weight)
     with pytest.raises(ValueError, match="about connections to a replica"):
         pool.acquire(read_only=False, master_as_replica_weight=0.5)
+    with pytest.raises(ValueError, match="fallback_master is about connections to a replica"):
+        pool.acquire(read_only=False, fallback_master=True)
     with pytest.raises(UsageError, match="leave read_only= out"):
         pool.acquire(role="leader", read_only=True)
 

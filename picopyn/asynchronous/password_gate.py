@@ -131,12 +131,15 @@ class Entry:
             act: Called once it is decided whether it is sent, see `turned_away`; where nobody else can be waited for
                 meanwhile, before this returns. Not at all where that takes too long.
         """
+        blocks = not hasattr(self._loop, "call_soon_threadsafe")
+        if not blocks:
+            self._act = act  # another thread may decide as soon as this one waits
         answer = self._gate.arrive(self)
         if answer is not None:
+            self._act = None
             self.turned_away = not answer
             act()
-        elif hasattr(self._loop, "call_soon_threadsafe"):
-            self._act = act
+        elif not blocks:
             self._timer = self._loop.call_later(STALLED, self._grow_impatient)
         elif self._is_decided_in_time():
             act()
@@ -222,14 +225,24 @@ class Doorkeeper(asyncio.Protocol):
 
     def _decided(self) -> None:
         if self._entry.turned_away:
-            self._transport.abort()
+            self._give_up()
         else:
             self._step_aside()
+
+    def _give_up(self) -> None:
+        """Close the connection, and let whoever waits for it know at once: not every transport does."""
+        lost, self.connection_lost = self.connection_lost, _told_already  # type: ignore[method-assign, assignment]
+        self._transport.abort()
+        lost(ConnectionAbortedError("the password was refused elsewhere"))
 
     def _step_aside(self) -> None:
         kept, self._kept = self._kept, b""
         self._transport.set_protocol(self.behind)
         self.behind.data_received(kept)
+
+
+def _told_already(_: Exception | None) -> None:
+    """It is known that the connection is gone."""
 
 
 def asks_for_password(data: bytes) -> bool | None:

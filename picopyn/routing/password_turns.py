@@ -14,8 +14,9 @@ from typing import Final, Generic, TypeVar
 
 T = TypeVar("T", bound=Hashable)
 
-#: Who waits for an answer that has not come for so long (seconds) goes on without it, the first of all who wait.
-STALLED: Final = 1.0
+#: Who waits for an answer that has not come for so long (seconds) goes on without it, the first of all who wait. It is
+#: less than it takes until a node that does not answer counts as down: whose password waits here is no such node.
+STALLED: Final = 0.4
 
 
 class Turns(Generic[T]):

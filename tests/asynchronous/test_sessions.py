@@ -177,9 +177,9 @@ def test_what_limits_replicas_of_a_primary_is_refused_where_there_are_none(serve
     with pytest.raises(ConfigError) as caught:
         sessions.refuse_unsupported(settings, server)
     told = "; ".join(caught.value.problems)
-    assert all(f"{name} is for plain PostgreSQL, not for" in told for name in limits)
+    assert all(name in told for name in limits)
     sessions.refuse_unsupported(settings, PostgresDialect())
-    with pytest.raises(ConfigError, match="staleness is for plain PostgreSQL"):
+    with pytest.raises(ConfigError, match=r"staleness.* is for plain PostgreSQL"):
         Pool("postgresql://u@h1,h2/", dialect=server, role="prefer_replica", staleness=StalenessPolicy(max_lag=1))
 
 

@@ -559,14 +559,14 @@ async def test_a_call_that_times_out_leaves_its_connection_to_nobody(pool: Pool,
         pid = connection.get_server_pid()
         with pytest.raises(WriteTimeout):
             await connection.execute("SELECT pg_sleep(30)", timeout=0.05)
-        async with connection.transaction():
-            with pytest.raises(CallTimeout) as caught:
-                await connection.execute("SELECT pg_sleep(30)", timeout=0.05)
-            assert not isinstance(caught.value, OutcomeUnknown)
-            with pytest.raises(asyncpg.InFailedSQLTransactionError):
-                await connection.execute("SELECT 1")
-            await connection.execute("ROLLBACK")
-            await connection.execute("BEGIN")
+        transaction = connection.transaction()
+        await transaction.start()
+        with pytest.raises(CallTimeout) as caught:
+            await connection.execute("SELECT pg_sleep(30)", timeout=0.05)
+        assert not isinstance(caught.value, OutcomeUnknown)
+        with pytest.raises(asyncpg.InFailedSQLTransactionError):
+            await connection.execute("SELECT 1")
+        await transaction.rollback()
         assert await connection.fetchval("SELECT 5") == 5
     assert await pool.fetchval("SELECT pg_backend_pid()") != pid
 

@@ -155,7 +155,7 @@ def test_hooks_and_times_are_checked_when_the_pool_is_made() -> None:
             debug=1,
         )
     told = "\n".join(caught.value.problems)
-    for word in ("after_connect ", "after_connect_timeout", "reset", "record_class", "statement_timeout", "debug"):
+    for word in ("init ", "after_connect_timeout", "reset", "record_class", "statement_timeout", "debug"):
         assert word in told
     with pytest.raises(ConfigError, match="same setting"):
         Pool("postgresql://u@h/", init=print, after_connect=repr)

@@ -69,7 +69,7 @@ _pack_double: Final = struct.Struct(">d").pack
 _unpack_double: Final = struct.Struct(">d").unpack
 _pack_seconds: Final = struct.Struct("<q").pack
 _pack_moment: Final = struct.Struct("<qiHH").pack
-_mmh3: Final = mmh3.hash
+_mmh3: Final = mmh3.mmh3_32_uintdigest  # costs less than `mmh3.hash`, which reads its arguments by name
 
 _PG_EPOCH: Final = datetime(2000, 1, 1, tzinfo=UTC)
 _PG_EPOCH_SECONDS: Final = 946_684_800
@@ -123,7 +123,7 @@ class PicodataKeyHash:
         Returns:
             A number from 1 to `bucket_count`.
         """
-        return _mmh3(encoded, _SEED, False) % bucket_count + 1
+        return _mmh3(encoded, _SEED) % bucket_count + 1
 
     @staticmethod
     def fast_key(oid: int, position: int, bucket_count: int, otherwise: KeyFunction) -> KeyFunction:
@@ -138,7 +138,7 @@ class PicodataKeyHash:
             except IndexError:
                 return None
             if type(value) is int and lowest <= value <= highest:
-                return _mmh3(pack(value), _SEED, False) % bucket_count + 1
+                return _mmh3(pack(value), _SEED) % bucket_count + 1
             return otherwise(args)
 
         return key
@@ -158,7 +158,7 @@ class PicodataKeyHash:
     def bucket_many(encoded: Iterable[bytes], bucket_count: int) -> list[int]:
         """The buckets of many keys, counted from 0: **one less** than `bucket` says, which saves a step."""
         hash_of, seed = _mmh3, _SEED
-        return [hash_of(key, seed, False) % bucket_count for key in encoded]
+        return [hash_of(key, seed) % bucket_count for key in encoded]
 
 
 def _encode_each(encode: Encoder, values: Sequence[Any]) -> tuple[list[Any], bool]:

@@ -110,9 +110,11 @@ class AsyncioRuntime:
     Attributes:
         now: Seconds on the loop's monotonic clock.
         look_every: Never: the loop tells when a connection has ended.
+        parallel: No: between two awaits nobody comes.
     """
 
     look_every = inf
+    parallel = False
 
     def __init__(
         self,

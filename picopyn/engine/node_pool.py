@@ -41,6 +41,9 @@ class QueueFull(Exception):  # noqa: N818 - never leaves the engine
 class NodePool:
     """Connections of one purpose to one node.
 
+    Taking an idle one and giving it back is what every call does, so that is not guarded here: on an event loop nobody
+    comes in between. Threads have a [`SharedNodePool`][picopyn.engine.shared_node_pool.SharedNodePool].
+
     Args:
         terms: What it has in common with the pools of other nodes.
         node: Where the connections lead.
@@ -101,9 +104,8 @@ class NodePool:
 
     def try_take(self, owner: object = None) -> Link | None:
         """Take an idle connection if there is one, on somebody's behalf; never waits."""
-        with self._lock:
-            link = self.slots.take(owner)
-            return self._sound(link, owner) if link is not None and link.is_closed() else link
+        link = self.slots.take(owner)
+        return self._sound(link, owner) if link is not None and link.is_closed() else link
 
     async def take(self, deadline: float | None, owner: object = None) -> Link:
         """Take a connection: an idle one, or the next that becomes free or is opened, in the order of asking.
@@ -138,15 +140,12 @@ class NodePool:
 
     def give(self, link: Link) -> None:
         """Give a connection back after use: it goes to the first waiter, or becomes idle, or leaves."""
-        if not link.is_idle():
-            self.drop(link, "broken" if link.is_closed() else "state_unknown")
-        elif self.slots.condemned:
-            self._terms.runtime.post(partial(self._give_or_part, link))
-        else:
-            with self._lock:
-                waiter = self.slots.give(link)
-            if waiter is not None:
-                self._hand_over(waiter, link)
+        if not link.is_idle() or self.slots.condemned:
+            self._give_unfit(link)
+            return
+        waiter = self.slots.give(link)
+        if waiter is not None:
+            self._hand_over(waiter, link)
 
     def drop(self, link: Link, reason: CloseReason) -> None:
         """Give back a connection that must not be used again: it is closed at once."""
@@ -303,6 +302,13 @@ class NodePool:
                 link.terminate()
 
     # inside
+
+    def _give_unfit(self, link: Link) -> None:
+        """Give back what must not be used again, or may have to leave."""
+        if link.is_idle():
+            self._terms.runtime.post(partial(self._give_or_part, link))
+        else:
+            self.drop(link, "broken" if link.is_closed() else "state_unknown")
 
     def _give_or_part(self, link: Link) -> None:
         if self._must_leave(link):

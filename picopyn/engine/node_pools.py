@@ -13,6 +13,7 @@ from picopyn.dialects.base import Purpose
 from picopyn.engine.changes import Changes
 from picopyn.engine.node_pool import NodePool
 from picopyn.engine.runtime import Link
+from picopyn.engine.shared_node_pool import SharedNodePool
 from picopyn.engine.terms import Terms
 from picopyn.engine.upkeep import Upkeep
 from picopyn.observe import CloseReason
@@ -111,7 +112,8 @@ class NodePools:
         """The pool of connections a candidate needs; made at first use."""
         pool = self._live.get(candidate.key)
         if pool is None:
-            made = NodePool(self._terms, candidate.node, _PURPOSES[candidate.flavour])
+            kind = SharedNodePool if self._terms.runtime.parallel else NodePool
+            made = kind(self._terms, candidate.node, _PURPOSES[candidate.flavour])
             self.only_kept = self.only_kept and candidate.flavour == self.kept
             pool = self._live.setdefault(candidate.key, made)
             if pool is made:

@@ -150,9 +150,11 @@ class Runtime(Protocol):
 
     Attributes:
         look_every: How often idle connections have to be looked at (seconds), where nobody tells that one has broken.
+        parallel: Whether callers come between each other's steps: they are threads.
     """
 
     look_every: float
+    parallel: bool
 
     def now(self) -> float:
         """Seconds on a monotonic clock; deadlines are on this clock."""

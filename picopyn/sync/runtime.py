@@ -38,9 +38,11 @@ class ThreadsRuntime:
 
     Attributes:
         look_every: How often idle connections are looked at (seconds); nobody listens to them.
+        parallel: Callers are threads.
     """
 
     look_every = 0.5
+    parallel = True
 
     def __init__(
         self, control: ControlThread, workers: Workers, sessions: Sessions, blocking: BlockingSessions

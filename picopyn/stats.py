@@ -293,11 +293,10 @@ class PoolStats:
 class Counters:
     """The engine's counters: plain numbers, counted up where a thing happens.
 
-    Owned by the pool's engine, which counts under its own lock where there are threads. The per-call path
-    is one `counters.calls[reason] += 1`.
+    Owned by the pool's engine, which counts under its own lock where there are threads.
 
     Attributes:
-        calls: Reason → calls.
+        calls: Reason → calls; those of learned texts are counted at the text, and booked here when somebody asks.
         retries: Name of the fault → calls sent again.
         closes: Close reason → connections closed.
         outcome_unknown: See `PoolStats`; so with the rest.

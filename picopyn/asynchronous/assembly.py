@@ -78,7 +78,8 @@ async def assemble(
         runtime, dialect, settings, control.snapshot, journal, control.look_again, rng, control.hosts, control.leaders
     )
     tallies = Tallies(runtime.lock(), settings.query_metadata_cache_size)
-    routes = RouteTable(control.metadata, dialect.key_hash, lambda: control.bucket_counts, tallies)
+    counts = journal.counters.calls
+    routes = RouteTable(control.metadata, dialect.key_hash, lambda: control.bucket_counts, tallies, counts)
     household.executor = executor = Executor(cluster, routes, control.metadata, dialect, journal)
     await control.start(cluster, executor)
     asked_first = None if first.connection is None else first.connection.endpoint

@@ -224,20 +224,21 @@ class CallRouter:
 
     def answered(self, request: Request, plan: Plan) -> None:
         """A call was answered: it is counted, and now and then compared with what the server says."""
-        reason, route = plan.reason, request.route
-        self._counts["waited_for_leader" if request.waited else reason] += 1
         if self._losses.suspects:
             self._retries.answered(request)
-        if route is not None and reason == route.reason:
-            route.calls = calls = route.calls + 1
-            if calls >= route.check_at:
-                self._look_closer(route, request)
-        elif route is not None or self._sharded:
-            self._count(route, request, reason)
+        route = request.route
+        if route is None or plan.reason != route.reason or request.waited:
+            self._count(route, request, plan.reason)
+            return
+        route.calls = calls = route.calls + 1
+        if calls >= route.check_at:
+            self._look_closer(route, request)
 
     def _count(self, route: CompiledRoute | None, request: Request, reason: str) -> None:
         """Count a call that did not go the usual way of its text, or whose text has none."""
-        self._routes.tallies.of(request.query)[reason] += 1
+        self._counts["waited_for_leader" if request.waited else reason] += 1
+        if route is not None or self._sharded:
+            self._routes.tallies.of(request.query)[reason] += 1
         if route is not None:
             route.check_at -= 1  # it is a call, too
             if route.calls >= route.check_at:

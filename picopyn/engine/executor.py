@@ -68,7 +68,7 @@ class Executor:
         self._changes = cluster.changes
         self._cluster = cluster
         sharded = Capability.SHARDED in dialect.capabilities
-        self._retries = Retries(cluster, journal.counters, leaders_switch=sharded)
+        self._retries = Retries(cluster, journal.counters, routes.tallies, leaders_switch=sharded)
         self._router = CallRouter(cluster, routes, learner, dialect, journal.counters.calls, self._retries)
         self.plan = self._router.plan
         self._dialect = dialect

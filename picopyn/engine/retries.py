@@ -11,6 +11,7 @@ from typing import Final
 
 from picopyn.engine.cluster import Cluster
 from picopyn.engine.request import Request
+from picopyn.engine.tallies import Tallies
 from picopyn.errors import Fault
 from picopyn.routing.losses import Life, LossMemory
 from picopyn.routing.plan import Role
@@ -44,7 +45,8 @@ class Retries:
 
     Args:
         cluster: Clock, lock, the calls in flight.
-        counters: How many calls were answered.
+        counters: How many calls were answered, as far as the tallies have booked them.
+        tallies: The calls of each text.
         leaders_switch: A leader that refuses a write is about to be replaced by another one.
 
     Attributes:
@@ -52,13 +54,14 @@ class Retries:
         budget: What may be spent.
     """
 
-    __slots__ = ("_counters", "_flights", "_leaders_switch", "_lock", "_now", "budget", "losses")
+    __slots__ = ("_counters", "_flights", "_leaders_switch", "_lock", "_now", "_tallies", "budget", "losses")
 
-    def __init__(self, cluster: Cluster, counters: Counters, *, leaders_switch: bool) -> None:
+    def __init__(self, cluster: Cluster, counters: Counters, tallies: Tallies, *, leaders_switch: bool) -> None:
         self._now: Callable[[], float] = cluster.runtime.now
         self._lock = cluster.runtime.lock()
         self._flights = cluster.flights
         self._counters = counters
+        self._tallies = tallies
         self._leaders_switch = leaders_switch
         self.losses = LossMemory()
         self.budget = RetryBudget(cluster.settings.max_size, self._now())
@@ -88,6 +91,7 @@ class Retries:
         action = decide(fault, call)
         if action not in _COSTS or fault is Fault.NOT_SENT:
             return action
+        self._tallies.book()
         with self._lock:
             if self.budget.spend(sum(self._counters.calls.values()), self._now()):
                 return action

@@ -7,7 +7,7 @@ table is as bounded as the cache behind it; it is emptied when the bucket count 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from typing import Any, Protocol
 
 from picopyn.dialects.base import KeyHash
@@ -36,13 +36,13 @@ class CompiledRoute:
 
     __slots__ = (
         "_booked",
+        "_counts",
         "_seen",
         "bucket",
         "buckets",
         "calls",
         "check_at",
         "limit",
-        "metadata",
         "plans",
         "reason",
         "route",
@@ -51,14 +51,13 @@ class CompiledRoute:
 
     def __init__(
         self,
-        metadata: PreparedStatementMetadata,
         route: StatementRoute,
         tally: Tally,
+        counts: MutableMapping[str, int],
         bucket: KeyFunction = no_bucket,
         limit: int = 0,
         buckets: Callable[[Sequence[Any]], frozenset[int] | None] | None = None,
     ) -> None:
-        self.metadata = metadata
         self.route = route
         self.tally = tally
         self.bucket = bucket
@@ -68,6 +67,7 @@ class CompiledRoute:
         self.plans: Sequence[Plan | None] | None = None
         self.calls = 0
         self.check_at = 1
+        self._counts = counts
         self._booked = 0
         self._seen = 0
 
@@ -82,11 +82,12 @@ class CompiledRoute:
         return "not_keyed" if not self.limit and self.buckets is None else "uncomputable"
 
     def book(self) -> None:
-        """Enter into the tally what was counted since the last time."""
+        """Enter into the tally, and into the pool's counts, what was counted since the last time."""
         new = self.calls - self._booked
         if new:
             self._booked += new
             self.tally[self.reason] += new
+            self._counts[self.reason] += new
 
     def was_called(self) -> bool:
         """Whether there were calls since this was asked last."""
@@ -114,13 +115,14 @@ class RouteTable:
         key_hash: The dialect's hash.
         bucket_counts: Bucket count of every known tier, as of now.
         tallies: Counts the calls of each text.
+        counts: Reason → calls of the pool.
 
     Attributes:
         compiled: What is compiled now, by text; not to be changed outside.
         tallies: Counts the calls of each text.
     """
 
-    __slots__ = ("_bucket_counts", "_compiled", "_key_hash", "_metadata", "compiled", "tallies")
+    __slots__ = ("_bucket_counts", "_compiled", "_counts", "_key_hash", "_metadata", "compiled", "tallies")
 
     def __init__(
         self,
@@ -128,8 +130,10 @@ class RouteTable:
         key_hash: KeyHash,
         bucket_counts: Callable[[], Mapping[str, int]],
         tallies: Tallies,
+        counts: MutableMapping[str, int],
     ) -> None:
         self.tallies = tallies
+        self._counts = counts
         self._metadata = metadata
         self._key_hash = key_hash
         self._bucket_counts = bucket_counts
@@ -146,7 +150,7 @@ class RouteTable:
         metadata = self._metadata.request_if_missing(query)
         if metadata is None or metadata.route is None:
             return None
-        return self._compile(query, metadata, metadata.route)
+        return self._compile(query, metadata.route)
 
     def in_use(self, query: str) -> bool:
         """Whether a text was called since this was asked last."""
@@ -161,21 +165,21 @@ class RouteTable:
                 compiled.check_at = 0  # calls that are on their way are booked one by one
                 compiled.book()
 
-    def _compile(self, query: str, metadata: PreparedStatementMetadata, route: StatementRoute) -> CompiledRoute:
+    def _compile(self, query: str, route: StatementRoute) -> CompiledRoute:
         tally = self.tallies.of(query)
         if route.tier is None or route.kind in (RouteKind.ANY_NODE, RouteKind.NOT_KEYED):
-            return self._keep(query, CompiledRoute(metadata, route, tally))
+            return self._keep(query, CompiledRoute(route, tally, self._counts))
         count = self._bucket_counts().get(route.tier, 0)
         if not count:  # not known yet: nothing that could be kept
-            return CompiledRoute(metadata, route, tally)
+            return CompiledRoute(route, tally, self._counts)
         if route.kind is RouteKind.KEYED:
             key = compile_key(route.keys[0], self._key_hash, count)
-            return self._keep(query, CompiledRoute(metadata, route, tally, key, count + 1))
+            return self._keep(query, CompiledRoute(route, tally, self._counts, key, count + 1))
         if route.kind is RouteKind.CONSTANT:
             constant = route.buckets[0]
-            return self._keep(query, CompiledRoute(metadata, route, tally, lambda _args: constant, constant + 1))
+            return self._keep(query, CompiledRoute(route, tally, self._counts, lambda _args: constant, constant + 1))
         keys = compile_route(route, self._key_hash, count)
-        return self._keep(query, CompiledRoute(metadata, route, tally, buckets=keys))
+        return self._keep(query, CompiledRoute(route, tally, self._counts, buckets=keys))
 
     def _keep(self, query: str, compiled: CompiledRoute) -> CompiledRoute:
         self._compiled[query] = compiled

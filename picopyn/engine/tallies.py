@@ -24,7 +24,7 @@ class Ledger(Protocol):
     """Who counts calls by himself, and books them now and then."""
 
     def book(self) -> None:
-        """Enter into the tally what was counted since the last time."""
+        """Enter into its tally, and into the pool's counts, what was counted since the last time."""
         ...
 
 
@@ -65,9 +65,17 @@ class Tallies:
     def all(self) -> Mapping[str, Mapping[str, int]]:
         """Text → reason → calls, as of now; texts without any call are left out."""
         with self._lock:
-            for ledger in tuple(self.held.values()):
-                ledger.book()
+            self._book()
             return {text: dict(tally) for text, tally in self._by_text.items() if tally}
+
+    def book(self) -> None:
+        """Have everything booked that others count by themselves."""
+        with self._lock:
+            self._book()
+
+    def _book(self) -> None:
+        for ledger in tuple(self.held.values()):
+            ledger.book()
 
     def _shrink(self) -> None:
         """Others read the memory and count meanwhile: it is replaced as a whole, and tallies are copied to be read."""

@@ -51,7 +51,7 @@ async def test_a_keyed_call_runs_at_its_owner(world: World) -> None:
     """Every id at the leader of the replicaset that owns its bucket."""
     assert await world.call(READ, AT_R1) == "i11"
     assert await world.call(WRITE, AT_R2) == "i21"
-    assert world.counters.calls["keyed"] == 2
+    assert world.calls()["keyed"] == 2
 
 
 async def test_a_call_that_is_not_keyed_runs_at_a_leader(world: World) -> None:
@@ -59,7 +59,7 @@ async def test_a_call_that_is_not_keyed_runs_at_a_leader(world: World) -> None:
     assert await world.call(SCAN, 5) in ("i11", "i21")
     assert await world.call(READ, None) in ("i11", "i21")
     assert await world.call("SELECT 1") in ("i11", "i21")
-    assert (world.counters.calls["not_keyed"], world.counters.calls["uncomputable"]) == (1, 1)
+    assert (world.calls()["not_keyed"], world.calls()["uncomputable"]) == (1, 1)
 
 
 async def test_a_dead_leader_stops_only_its_own_buckets(world: World) -> None:
@@ -76,7 +76,7 @@ async def test_a_dead_leader_stops_only_its_own_buckets(world: World) -> None:
     world.cluster.adopt(two_by_two(leaders={"r2": "i22"}, offline=("i21",)))
     assert await waiting == "i22"
     assert await scan in ("i11", "i22")
-    assert world.counters.calls["waited_for_leader"] == 2
+    assert world.calls()["waited_for_leader"] == 2
 
 
 async def test_prefer_leader_reads_use_a_replica_connection_when_the_leader_dies(world: World) -> None:
@@ -123,7 +123,7 @@ async def test_an_unlearned_text_is_learned_while_a_leader_is_missing(world: Wor
     await settle()
     assert await world.call(text, AT_R1) == "i11"
     assert world.knowledge.asked == [text]
-    assert (world.counters.calls["keyed"], world.counters.calls["waited_for_leader"]) == (1, 0)
+    assert (world.calls()["keyed"], world.calls()["waited_for_leader"]) == (1, 0)
 
 
 async def test_an_unlearned_text_never_waits_for_metadata_while_all_leaders_live(world: World) -> None:
@@ -259,7 +259,7 @@ async def test_calls_that_wait_for_a_leader_are_woken_by_the_snapshot_that_has_i
     await settle()
     assert [call.result() for call in waiting] == ["i12"] * 5
     assert scan.result() in ("i12", "i21")
-    assert world.counters.calls["waited_for_leader"] == 6
+    assert world.calls()["waited_for_leader"] == 6
     assert [args for _, args in world.servers["i12"].calls][:5] == [(AT_R1,)] * 5
 
 

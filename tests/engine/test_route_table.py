@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable
 from threading import Lock
 
@@ -36,7 +37,7 @@ class Cached:
 def table(counts: dict[str, int] | None = None) -> tuple[RouteTable, QueryMetadataCache]:
     source = Cached()
     known = {"default": 3000} if counts is None else counts
-    return RouteTable(source, PICODATA_KEY_HASH, lambda: known, Tallies(Lock(), 10)), source.cache
+    return RouteTable(source, PICODATA_KEY_HASH, lambda: known, Tallies(Lock(), 10), defaultdict(int)), source.cache
 
 
 def test_a_route_is_compiled_once_and_gives_the_bucket() -> None:

@@ -77,7 +77,7 @@ async def test_the_route_is_compared_with_the_servers_answer_and_may_be_dropped(
 
     world.knowledge.check_later = check  # type: ignore[method-assign]
     assert await world.call(READ, AT_R1) in ("i11", "i21")
-    assert world.counters.calls["unlearned"] == 1
+    assert world.calls()["unlearned"] == 1
 
 
 @jumping

@@ -6,7 +6,7 @@ It replaces servers, not classes of ours: everything from the runtime upwards is
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any
@@ -300,6 +300,7 @@ class World:
             dialect.key_hash,
             lambda: self.cluster.snapshot.bucket_counts,
             Tallies(runtime.lock(), 100),
+            self.counters.calls,
         )
         self.executor = Executor(self.cluster, routes, self.knowledge, dialect, journal)
         self.cluster.adopt(snapshot)
@@ -345,6 +346,11 @@ class World:
         """Start a call in a task of its own."""
         request = self.request(query, *args, role=role, timeout=timeout, idempotent=idempotent)
         return asyncio.create_task(self.executor.run(request))
+
+    def calls(self) -> Mapping[str, int]:
+        """What was counted of all calls, by reason."""
+        self.executor.tallies.book()
+        return self.counters.calls
 
     def request(
         self,

@@ -31,7 +31,7 @@ def compile_slots(parts: Sequence[KeyPart], key_hash: KeyHash, bucket_count: int
     """
     if not parts or bucket_count < 1:
         return lambda rows: [UNKNOWN] * len(rows)
-    columns = [(itemgetter(part.parameter), key_hash.encode_many(part.oid, part.form)) for part in parts]
+    columns = [_column(part, key_hash) for part in parts]
     nulls = [(None, key_hash.encoder(part.oid, part.form)(None)) for part in parts]
 
     def slots(rows: Sequence[Any]) -> list[int]:
@@ -51,6 +51,16 @@ def compile_slots(parts: Sequence[KeyPart], key_hash: KeyHash, bucket_count: int
         ]
 
     return slots
+
+
+def _column(
+    part: KeyPart, key_hash: KeyHash
+) -> tuple[Callable[[Any], Any], Callable[[Sequence[Any]], tuple[list[Any], bool]]]:
+    """What takes the value of one part out of a row, and what encodes it for many rows."""
+    literal = part.literal
+    if literal is None:
+        return itemgetter(part.parameter), key_hash.encode_many(part.oid, part.form)
+    return type, lambda rows: ([literal] * len(rows), True)  # whatever the row has
 
 
 class Groups:

@@ -108,6 +108,21 @@ async def test_threads_are_told_where_rows_can_be_awaited(target: Target, table:
 
 
 @both
+async def test_a_literal_in_the_key_leads_rows_to_their_owners(target: Target, pool: Any) -> None:
+    """A part of the key stands in the text: in a load, and where rows are fetched by many keys."""
+    target.need(Capability.COUNT_DIRECT)
+    table = await target.create_table("a INT, b TEXT, PRIMARY KEY (a, b)", distribution="DISTRIBUTED BY (b, a)")
+    before = await target.direct()
+    await pool.executemany(f"INSERT INTO {table} VALUES ($1, 'x')", [(number,) for number in range(100)])
+    assert await target.direct() - before == 100
+    text = f"SELECT a FROM {table} WHERE b = 'x' AND a IN ($1)"
+    before = await target.direct()
+    found = await pool.fetch_by_keys(text, range(20), order_by="a")
+    assert [row["a"] for row in found] == list(range(20))
+    assert await target.direct() - before in (1, 2)  # one statement for each owner
+
+
+@both
 async def test_rows_without_a_computable_owner_are_forwarded(pool: Any, target: Target) -> None:
     """A text without a key that can be computed runs all the same, and so does a row with a value of another type."""
     table = await target.create_table("id INT PRIMARY KEY, v INT", distribution="DISTRIBUTED BY (id)")

@@ -34,10 +34,11 @@ VALUES: dict[int, st.SearchStrategy[Any]] = {
 
 @st.composite
 def keys_and_rows(draw: st.DrawFn) -> tuple[tuple[KeyPart, ...], list[tuple[Any, ...]]]:
-    """A key of one to three parts, and rows for it; some with NULL, with values of no type, or too short."""
+    """A key of one to three parameters and some literals, and rows for it; some with NULL, of no type, or too short."""
     oids = draw(st.lists(st.sampled_from(sorted(VALUES)), min_size=1, max_size=3))
-    order = draw(st.permutations(range(len(oids))))
-    parts = tuple(KeyPart(at, oids[at], "bound-26.1" if oids[at] == 701 else "") for at in order)
+    literals = [KeyPart(-1, 0, literal=literal) for literal in draw(st.lists(st.binary(), max_size=2))]
+    parameters = [KeyPart(at, oid, "bound-26.1" if oid == 701 else "") for at, oid in enumerate(oids)]
+    parts = tuple(draw(st.permutations([*parameters, *literals])))
     odd = st.none() | st.builds(object) if draw(st.booleans()) else st.nothing()
     rows = draw(st.lists(st.tuples(*(VALUES[oid] | odd for oid in oids)), max_size=30))
     return parts, rows if draw(st.booleans()) else [row[: draw(st.integers(0, len(row)))] for row in rows]

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from decimal import Decimal
+from contextlib import suppress
+from decimal import Decimal, InvalidOperation
 from typing import Any, Final
 
 from picopyn.routing.key_values import BOOL, FLOAT8, NUMERIC, TIMESTAMPTZ, UUID_OID, literal_values
@@ -59,9 +60,10 @@ def _typed(sql: str, casts: bool) -> Iterator[tuple[int, Any]]:
             for oid in _QUOTED:
                 yield from ((oid, value) for value in literal_values(oid, (text,)))
         elif token["number"] is not None:
-            number = -Decimal(token["number"]) if token["sign"] else Decimal(token["number"])
-            for oid in _number_types(token["number"], casts):
-                yield from ((oid, value) for value in literal_values(oid, (number,)) if (value < 0) is (number < 0))
+            with suppress(InvalidOperation):
+                number = Decimal(token["sign"] + token["number"])
+                for oid in _number_types(token["number"], casts):
+                    yield from ((oid, value) for value in literal_values(oid, (number,)) if (value < 0) is (number < 0))
         elif token["word"] is not None and token["word"].lower() in ("true", "false"):
             yield BOOL, token["word"].lower() == "true"
 

@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
-from decimal import Decimal
+from decimal import Decimal, InvalidOperation, Overflow
 from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
@@ -56,7 +57,8 @@ def literals(sql: str) -> tuple[str | Decimal, ...]:
         if match["text"] is not None:
             found.setdefault(match["text"].replace("''", "'"))
         elif match["number"] is not None:
-            found.setdefault(Decimal(match["number"]))
+            with suppress(InvalidOperation):
+                found.setdefault(Decimal(match["number"]))
     return tuple(found)[:MAX_LITERALS]
 
 
@@ -202,12 +204,12 @@ def literal_values(oid: int, found: Sequence[str | Decimal]) -> Iterator[Any]:
 
 
 def _number_as(oid: int, literal: Decimal) -> Iterator[Any]:
-    for number in (literal, -literal):
+    for number in (literal, literal.copy_negate()):
         if oid == NUMERIC:
             yield number
         elif oid == FLOAT8:
             yield float(number)
-        elif oid in INTEGERS and abs(number) < INTEGERS[oid] and number == int(number):
+        elif oid in INTEGERS and -INTEGERS[oid] < number < INTEGERS[oid] and number == int(number):
             yield int(number)
 
 
@@ -244,5 +246,6 @@ _FROM_STRING: Final[dict[int, Callable[[str], Any]]] = {
 def numbers_near(oid: int, value: Any) -> Iterator[Any]:
     """The neighbours of a number, for conditions that compare rather than equate."""
     if oid in (NUMERIC, FLOAT8) or (oid in INTEGERS and abs(value) < INTEGERS[oid] - 1):
-        yield value + 1
-        yield value - 1
+        with suppress(Overflow):
+            yield value + 1
+            yield value - 1

@@ -12,7 +12,7 @@ import pytest
 from picopyn.dialects.base import BucketScope
 from picopyn.dialects.picodata.bucket_hash import DOUBLE_FORMS, PICODATA_KEY_HASH
 from picopyn.routing.key_probe import MAX_QUESTIONS, KeyProbe, check
-from picopyn.routing.key_values import literals
+from picopyn.routing.key_values import literal_values, literals, numbers_near
 from picopyn.routing.route import KeyPart, RouteKind, StatementRoute
 from tests.routing.dialogue import learn
 from tests.routing.model_planner import (
@@ -417,6 +417,18 @@ def test_literals_of_a_text() -> None:
     sql = """SELECT o2, "7", 'it''s 8' FROM t1 WHERE a = $1 AND b IN (1.50, 2e3, -4) -- 5
         /* 6 */ AND c = 'x' AND d9 = 10 OPTION (A = 1.50)"""
     assert [str(found) for found in literals(sql)] == ["it's 8", "1.50", "2E+3", "4", "x", "10"]
+
+
+@pytest.mark.parametrize("written", ["1e9999999", "-1e9999999", "0.1e1000001", f"1e-{'9' * 20}", f"1e{'9' * 20}"])
+@pytest.mark.parametrize("quote", ["", "'"])
+def test_literals_that_no_number_can_be_are_no_trouble(written: str, quote: str) -> None:
+    """Beyond what a decimal or a double holds: the key beside them is learned all the same."""
+    oids = (INT, DECIMAL, DOUBLE)
+    learned = learn(select(oids, eq("id", P(1))), f"SELECT v FROM t WHERE id = $1 AND v = {quote}{written}{quote}")
+    assert learned.route.kind is RouteKind.KEYED
+    for oid in oids:
+        for value in literal_values(oid, literals(quote + written + quote)):
+            list(numbers_near(oid, value))
 
 
 # ── checking with real arguments ────────────────────────────────────────────────────────────────────────────

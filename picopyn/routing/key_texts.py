@@ -95,8 +95,10 @@ def read_key_text(sql: str, width: int) -> KeyText:
         said = "IN ($1)" if width == 1 else "(a = $1 AND b = $2 …)"
         raise UsageError(f"the parameters of the key, $1 to ${width}, need parentheses of their own, like {said}")
     opening, closing = tokens[place[0]], tokens[place[1]]
-    before = tokens[place[0] - 1]["word"] if place[0] else None
-    in_list = before is not None and before.upper() == "IN"
+    before = [(token["word"] or "").upper() for token in tokens[max(place[0] - 2, 0) : place[0]]]
+    in_list = before[-1:] == ["IN"]
+    if before[-1:] == ["NOT"] or before == ["NOT", "IN"]:
+        raise UsageError("a text for one key finds the rows of that key; this one finds all others (NOT)")
     key = sql[opening.end() : closing.start()]
     if in_list and key.strip() != "$1":
         raise UsageError("the list of the IN has to be ($1) alone")
@@ -121,12 +123,14 @@ def split_values(sql: str, args: Sequence[Any]) -> tuple[str, list[tuple[Any, ..
     count = len(args) // len(rows)
     texts = [_renumbered(sql[first.start() : last.end()], -count * n) for n, (first, last) in enumerate(rows)]
     used = [sorted({int(number) for number in re.findall(r"\$(\d+)", text)}) for text in (texts[0], texts[-1])]
-    if len(set(texts)) != 1 or count * len(rows) != len(args) or used[0] != list(range(1, count + 1)):
+    begin, end = rows[0][0].start(), rows[-1][1].end()
+    beside = any(token["number"] and not begin < token.start() < end for token in tokens)
+    if beside or len(set(texts)) != 1 or count * len(rows) != len(args) or used[0] != list(range(1, count + 1)):
         raise UsageError(
             "rows of VALUES can be split when they differ in nothing but their parameters, numbered through: "
             "($1, $2), ($3, $4), …"
         )
-    one = f"{sql[: rows[0][0].start()]}{texts[0]}{sql[rows[-1][1].end() :]}"
+    one = f"{sql[:begin]}{texts[0]}{sql[end:]}"
     return one, [tuple(args[n * count : (n + 1) * count]) for n in range(len(rows))]
 
 

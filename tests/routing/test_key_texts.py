@@ -49,6 +49,8 @@ def test_the_place_of_the_key_is_repeated(sql: str, width: int, size: int, text:
         ("SELECT * FROM t WHERE id IN ($1::int)", 1),
         ("SELECT * FROM t", 1),
         ("SELECT * FROM t WHERE ((a = $1 AND b = $2) AND c = $1)", 2),
+        ("SELECT * FROM t WHERE id not IN ($1)", 1),
+        ("SELECT * FROM t WHERE NOT (a = $1 AND b = $2)", 2),
     ],
 )
 def test_a_text_without_such_a_place_is_refused(sql: str, width: int) -> None:
@@ -117,6 +119,8 @@ def test_rows_of_values_are_split(sql: str, args: tuple[Any, ...], one: str, row
         ("INSERT INTO t VALUES ($1), ($1)", (1,)),
         ("INSERT INTO t VALUES ($1, $2), ($3, $4)", (1, 2, 3)),
         ("INSERT INTO t VALUES ($1, $3), ($2, $3)", (1, 2, 3)),
+        ("INSERT INTO t VALUES ($1, $2), ($3, $4) ON CONFLICT (a) DO UPDATE SET v = $1", (1, 2, 3, 4)),
+        ("INSERT INTO t VALUES ($1, $2), ($3, $4) OPTION (SQL_MOTION_ROW_MAX = $2)", (1, 2, 3, 4)),
     ],
 )
 def test_what_cannot_be_split_is_refused(sql: str, args: tuple[Any, ...]) -> None:

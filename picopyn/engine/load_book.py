@@ -18,8 +18,8 @@ from picopyn.engine.request import Request
 from picopyn.engine.row_acks import RowAcks
 from picopyn.errors import BulkError, BulkOutcomeUnknown, CallTimeout, ConnectionLost, OutcomeUnknown, UsageError
 
-#: asyncpg's word for the row that it cannot encode.
-_ELEMENT: Final = re.compile(r"in element #(\d+) of executemany\(\) sequence")
+#: asyncpg's words for the row that it cannot encode. A server's own text, which may quote any value, begins otherwise.
+_ELEMENT: Final = re.compile(r"invalid input for query argument \$\d+ in element #(\d+) of executemany\(\) sequence")
 
 
 class Book:
@@ -175,7 +175,7 @@ def _judged(
         return _apart(rest, 0, RowState.UNKNOWN) if one_by_one else [(RowState.UNKNOWN, rest)]
     if getattr(error, "sqlstate", None) is None:  # nothing was sent
         return [(RowState.NOT_EXECUTED, rest)]
-    named = _ELEMENT.search(str(error))
+    named = _ELEMENT.match(str(error))
     if named is not None:
         return _apart(rest, acks.began + int(named[1]) - acks.total, RowState.FAILED)
     return _apart(rest, 0, RowState.FAILED) if one_by_one else [(RowState.FAILED, rest)]

@@ -16,7 +16,7 @@ from picopyn.asynchronous.lifecycle import State
 from picopyn.asynchronous.sessions import refuse_unsupported
 from picopyn.bulk_report import BulkReport
 from picopyn.dialects.base import Capability
-from picopyn.engine.bulk import CHUNK_SIZE, BulkLoad, BulkOptions, check_resume
+from picopyn.engine.bulk import CHUNK_SIZE, BulkLoad, BulkOptions, check_progress, check_resume
 from picopyn.engine.bulk_rows import Machinery
 from picopyn.engine.cluster import Cluster
 from picopyn.engine.executor import Executor
@@ -200,9 +200,10 @@ class PoolFacade(Generic[L]):
         self._control, self._journal = household.control, household.journal
         self._cluster, self._executor = household.cluster, household.executor
 
-    def _is_load(self, chunk_size: int | None, resume: BulkReport | None) -> bool:
+    def _is_load(self, chunk_size: int | None, resume: BulkReport | None, progress: object) -> bool:
         """Whether rows are sent in chunks, rather than all together, which then take effect together."""
         self._check_open()  # before the rows are taken
+        check_progress(progress)
         return not self._is_atomic or chunk_size is not None or resume is not None
 
     async def _load(

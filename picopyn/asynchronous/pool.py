@@ -176,6 +176,7 @@ class Pool(PoolFacade[Lifecycle], PublishedNames):
             OutcomeUnknown: The connection broke, and the statement may have taken effect.
             NoNodeAvailable: No node can be reached.
             PoolClosed: The pool is closed.
+            BulkError: With `splittable=True`: as for `executemany`.
             asyncpg.PostgresError: What the server says about the statement.
         """
         request = self._request("execute", query, args, timeout, role, idempotent)
@@ -284,7 +285,7 @@ class Pool(PoolFacade[Lifecycle], PublishedNames):
             OutcomeUnknown: All together: they may have taken effect.
             Exception: As for `execute`.
         """
-        if self._is_load(chunk_size, resume):
+        if self._is_load(chunk_size, resume, progress):
             now = self._cluster.runtime.now
             source = AwaitedRows(args, now) if isinstance(args, AsyncIterable) else GivenRows(args, now)
             await self._load(query, source, timeout, role, idempotent, chunk_size, progress, resume)

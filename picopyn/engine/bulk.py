@@ -19,6 +19,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from inspect import iscoroutinefunction
 from typing import Final
 
 from picopyn.bulk_report import BulkReport, RowState
@@ -252,6 +253,17 @@ class BulkLoad:
                 failures.mark_as_callers(error)
                 self._book.stop(error)
         return False
+
+
+def check_progress(progress: object) -> None:
+    """Refuse what cannot be told of progress.
+
+    Raises:
+        UsageError: It is no function, or one whose coroutine nobody would await.
+    """
+    if progress is not None and (not callable(progress) or iscoroutinefunction(progress)):
+        kind = "a coroutine function" if callable(progress) else type(progress).__name__
+        raise UsageError(f"progress= takes a plain function of one number, not {kind}")
 
 
 def check_resume(resume: object, query: str, idempotent: bool | None) -> None:

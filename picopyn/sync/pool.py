@@ -291,7 +291,7 @@ class Pool(PoolFacade[Lifecycle], PublishedNames):
             OutcomeUnknown: All together: they may have taken effect.
             Exception: As for `execute`.
         """
-        if self._is_load(chunk_size, resume):
+        if self._is_load(chunk_size, resume, progress):
             source = GivenRows(args, self._cluster.runtime.now)
             drive(self._load(query, source, timeout, role, idempotent, chunk_size, progress, resume))
             return

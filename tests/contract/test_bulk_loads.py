@@ -145,7 +145,7 @@ def check(report: BulkReport, given: list[int], present: list[int]) -> None:
 async def test_a_row_that_the_server_refuses_is_named(pool: Any, table: str) -> None:
     """Its owner's rows before it stay and those behind it are not executed; the load goes on from its report."""
     text = f"INSERT INTO {table} VALUES ($1, $2)"
-    await pool.execute(text, 1000, "in the way")
+    await pool.execute(text, 1000, "in the way, in element #3 of executemany() sequence")  # quoted by the server
     keys = [*range(150), 1000, *range(150, 400)]
     with pytest.raises(BulkError) as caught:
         await pool.executemany(text, ((key, "x") for key in keys), chunk_size=40)
@@ -227,6 +227,21 @@ async def test_the_callers_own_errors_stop_a_load(pool: Any, table: str) -> None
     with pytest.raises(BulkError, match="RuntimeError in the caller's own code") as caught:
         await pool.executemany(text, ((n, "x") for n in range(1000, 1200)), chunk_size=20, progress=progress)
     check(caught.value.report, list(range(1000, 1200)), await ids(pool, table))
+
+
+@both
+async def test_progress_is_told_to_plain_functions_only(pool: Any, table: str) -> None:
+    """What cannot be called, and what would have to be awaited, is refused before a row is taken."""
+
+    async def awaited(done: int) -> None:
+        raise AssertionError(done)
+
+    rows = iter([(1, "x")])
+    for wrong, said in ((5, "not int"), (awaited, "not a coroutine function")):
+        with pytest.raises(UsageError, match=f"progress= takes a plain function of one number, {said}"):
+            await pool.executemany(f"INSERT INTO {table} VALUES ($1, $2)", rows, progress=wrong)
+    assert len(list(rows)) == 1
+    assert await ids(pool, table) == []
 
 
 def insert_late(table: str) -> str:

@@ -82,7 +82,7 @@ def _value(place: int, text: str, oid: int) -> Any:
     try:
         return convert(text)
     except (ValueError, ArithmeticError):
-        raise BadArgument(f"argument {place} must be of type {name}, which {text!r} is not") from None
+        raise BadArgument(f"argument {place} is not of type {name}") from None
 
 
 def told(explanation: RouteExplanation) -> str:

@@ -154,8 +154,20 @@ class Request:
 def check_text(query: object, method: str) -> None:
     """Refuse what is no statement, before it goes where no caller hears of it.
 
+    A server reads a text up to its first NUL, so it would see another statement than the caller wrote.
+
     Raises:
-        UsageError: It is no text.
+        UsageError: It is no text, or one that cannot be sent.
     """
     if not isinstance(query, str):
         raise UsageError(f"{method}() takes the text of a statement, not {type(query).__name__}")
+    if "\0" in query:
+        raise UsageError(f"{method}() takes a text without NUL; there is one at position {query.index(chr(0))}")
+    if not query.isascii():
+        try:
+            query.encode()
+        except UnicodeEncodeError as error:
+            told = (
+                f"{method}() takes a text that UTF-8 can tell; there is half a surrogate pair at position {error.start}"
+            )
+            raise UsageError(told) from None

@@ -356,10 +356,21 @@ async def test_what_the_server_does_not_explain_runs_unrouted_and_once(open_pool
 @pytest.mark.cluster
 @pytest.mark.parametrize("facade", FACADES, indirect=True)
 async def test_a_statement_that_is_no_text_is_refused(target: Target, open_pool: OpenPool) -> None:
-    """By the caller's own call: nothing is left to a background job, which can only log it."""
+    """By the caller's own call: nothing is left to a background job, which can only log it. A NUL would end it."""
     pool = await open_pool(target.dsn)
     for call in (pool.fetch, pool.execute, pool.explain, pool.explain_route):
         with pytest.raises(UsageError, match="takes the text of a statement, not NoneType"):
             await call(None)
     with pytest.raises(UsageError, match="takes the text of a statement, not int"):
         await pool.executemany(5, [(1,)])
+    for text, told in (
+        ("SELECT 1\0 + $1", "NUL; there is one at position 8"),
+        ("SELECT '\ud800'", "pair at position 8"),
+    ):
+        for call in (pool.fetch, pool.execute, pool.explain, pool.explain_route):
+            with pytest.raises(UsageError, match=told):
+                await call(text)
+        with pytest.raises(UsageError, match=told):
+            await pool.executemany(text, [(1,)])
+        with pytest.raises(UsageError, match=told):
+            await pool.fetch_by_keys(text, [1])

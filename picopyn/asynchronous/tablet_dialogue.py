@@ -51,16 +51,15 @@ class TabletDialogue:
         self._tablets: str | None = None
 
     async def table(self, written: str) -> TableFacts | None:
-        """What there is to know about a table, by its name as SQL; None when there is no such table."""
-        return read_table(await self._ask(TABLE_QUESTION, written))
+        """What there is to know about a table, by its name as SQL; None when there is no such table, or no list."""
+        if not await self._list():
+            return None
+        return read_table(await self._told_of_refusal(TABLE_QUESTION, written))
 
     async def tablets(self) -> tuple[TabletRow, ...]:
         """All tablets of the database; none where the release does not tell."""
-        if self._tablets is None:
-            columns = await self._ask(COLUMNS_QUESTION)
-            self._tablets = tablets_question(row["name"] for row in columns) or ""
-            self._tell_once()
-        return read_tablets(await self._ask(self._tablets)) if self._tablets else ()
+        question = await self._list()
+        return read_tablets(await self._told_of_refusal(question)) if question else ()
 
     async def names(self) -> Mapping[str, str]:
         """Uuids of nodes by the addresses under which the cluster knows them; none where the release does not tell."""
@@ -87,10 +86,27 @@ class TabletDialogue:
         """The next connection may lead to a server of another release."""
         self._tablets = None
 
-    def _tell_once(self) -> None:
-        if not (self._tablets or self._told):
+    async def _list(self) -> str:
+        """The text that asks for all tablets; empty where the release has no list."""
+        if self._tablets is None:
+            columns = await self._ask(COLUMNS_QUESTION)
+            self._tablets = tablets_question(row["name"] for row in columns) or ""
+            if not self._tablets:
+                self._tell_once(logging.INFO, "no yb_tablet_metadata")
+        return self._tablets
+
+    async def _told_of_refusal(self, question: str, *args: Any) -> Sequence[Any]:
+        """Ask; that the release or the user's rights do not go so far, people should know."""
+        try:
+            return await self._ask(question, *args)
+        except (asyncpg.UndefinedFunctionError, asyncpg.InsufficientPrivilegeError) as error:
+            self._tell_once(logging.WARNING, str(error))
+            raise
+
+    def _tell_once(self, level: int, why: str) -> None:
+        if not self._told:
             self._told = True
-            _LOG.info("the servers have no list of tablets (yb_tablet_metadata): no statement is sent to a leader")
+            _LOG.log(level, "the servers do not tell of tablets (%s): what needs that is not sent to leaders", why)
 
     async def _ask(self, question: str, *args: Any) -> Sequence[Any]:
         async with self._turn:

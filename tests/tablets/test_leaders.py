@@ -206,17 +206,18 @@ async def test_leaders_can_be_switched_off(sharded: Sharded, open_pool: OpenPool
 
 
 @both
+@pytest.mark.parametrize("also", ["", "DROP FUNCTION yb_table_properties"], ids=["old", "plain"])
 async def test_a_release_without_a_list_of_tablets(
-    sharded: Sharded, open_pool: OpenPool, caplog: pytest.LogCaptureFixture
+    sharded: Sharded, open_pool: OpenPool, caplog: pytest.LogCaptureFixture, also: str
 ) -> None:
-    """Nothing is keyed, and it is said once."""
-    await sharded.everywhere("DROP VIEW yb_tablet_metadata")
+    """Nothing is keyed, and it is said once; as on a plain PostgreSQL, which has neither."""
+    await sharded.everywhere(f"DROP VIEW yb_tablet_metadata; {also}")
     pool = await open_pool(**options(sharded))
     with caplog.at_level(logging.INFO, "picopyn"):
         explained = await pool.explain_route(READ, 1)
         await pool.explain_route(INSERT, 1, "x")
     assert "the server does not list tablets" in explained.reason
-    assert caplog.text.count("no list of tablets") == 1
+    assert caplog.text.count("do not tell of tablets (no yb_tablet_metadata)") == 1
 
 
 @both

@@ -190,6 +190,23 @@ async def test_switched_off_and_on(cluster: YugabyteCluster, open_pool: OpenPool
 
 
 @both
+async def test_who_may_not_ask_for_tablets(
+    cluster: YugabyteCluster, open_pool: OpenPool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Goes where calls without a key go, and is told once why."""
+    cluster.execute("CREATE ROLE app LOGIN; GRANT ALL ON t TO app; REVOKE SELECT ON yb_tablet_metadata FROM public")
+    try:
+        pool = await open_pool(cluster.dsn.replace("postgres@", "app@"), load_balance=True)
+        for text in (INSERT, "DELETE FROM t WHERE id = $1"):
+            explained = await pool.explain_route(text, 1, *("x" for _ in range(text is INSERT)))
+            assert explained.reason == "unlearned"
+        await pool.execute(INSERT, 1, "x")
+        assert caplog.text.count("do not tell of tablets (permission denied for view yb_tablet_metadata)") == 1
+    finally:
+        cluster.execute("GRANT SELECT ON yb_tablet_metadata TO public; REVOKE ALL ON t FROM app; DROP ROLE app")
+
+
+@both
 async def test_connections_to_leaders_are_not_trimmed(cluster: YugabyteCluster, open_pool: OpenPool) -> None:
     """Those that use has left behind are, in the same look."""
     pool = await open_pool(

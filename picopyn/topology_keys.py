@@ -12,12 +12,14 @@ missing in between. Places are compared without regard to case.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
 ANY_ZONE: Final = "*"
 LAST_LEVEL: Final = 10
+_LEVEL: Final = re.compile(r"[0-9]{1,9}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,9 +73,9 @@ def _key(text: str, problems: list[str]) -> TopologyKey | None:
     parts = [part.strip() for part in place.split(".")]
     if len(parts) != 3 or not all(parts):
         problems.append(f"topology_keys: {text!r} is no cloud.region.zone[:level]")
-    elif ANY_ZONE in parts[:2]:
-        problems.append(f"topology_keys: {text!r} has a '*' that does not stand for the zone")
-    elif colon and not (level.isascii() and level.isdigit() and 1 <= int(level) <= LAST_LEVEL):
+    elif ANY_ZONE in "".join(parts[:2]) or (ANY_ZONE in parts[2] and parts[2] != ANY_ZONE):
+        problems.append(f"topology_keys: {text!r} has a '*' that does not stand for the whole zone")
+    elif colon and not (_LEVEL.fullmatch(level) and 1 <= int(level) <= LAST_LEVEL):
         problems.append(f"topology_keys: the level of {text!r} is no number from 1 to {LAST_LEVEL}")
     else:
         return TopologyKey(parts[0], parts[1], parts[2], int(level) if colon else 1)

@@ -56,6 +56,8 @@ def test_scenario_levels(text: str, expected: dict[int, int]) -> None:
         pytest.param("2a:", id="14"),
         pytest.param("2a:x", id="no number"),
         pytest.param("2a.b", id="four parts"),
+        pytest.param("2a:" + "9" * 5000, id="a very long number"),
+        pytest.param("2*", id="a star in a name"),
     ],
 )
 def test_scenario_malformed_keys(text: str) -> None:

@@ -51,19 +51,20 @@ class Server:
 
 
 def read_servers(rows: Iterable[Mapping[str, Any]]) -> list[Server]:
-    """Read an answer; rows without a usable address are left out.
+    """Read an answer; rows without an address or a port that could be dialled are left out.
 
     Raises:
         KeyError: A column that every release has is missing.
-        ValueError: A port is none.
     """
-    return [_server(row) for row in rows if row["host"] or row["public_ip"]]
+    return [_server(row) for row in rows if (row["host"] or row["public_ip"]) and _is_port(row["port"])]
+
+
+def _is_port(port: Any) -> bool:
+    return isinstance(port, int) and 1 <= port <= 65535
 
 
 def _server(row: Mapping[str, Any]) -> Server:
-    host, port = _host(row["host"]), int(row["port"])
-    if not 1 <= port <= 65535:
-        raise ValueError(f"{port} is no port")
+    host, port = _host(row["host"]), row["port"]
     return Server(
         host=host,
         port=port,

@@ -278,7 +278,7 @@ def _renamed(overrides: dict[str, Any]) -> list[str]:
     problems = []
     for alias in _ALIASES.keys() & overrides.keys():
         value = overrides.pop(alias)
-        if overrides.setdefault(_ALIASES[alias], value) is not value:
+        if overrides.setdefault(_ALIASES[alias], value) != value:
             problems.append(f"'{alias}' and '{_ALIASES[alias]}' are the same setting")
     return problems
 

@@ -94,6 +94,7 @@ def test_aliases_are_keywords_too() -> None:
     assert of("load_balance=true&load_balance_hosts=random").load_balance is True
     assert len(problems("load_balance=true&load_balance_hosts=disable")) == 1
     assert len(problems(socket_timeout=3, command_timeout=4)) == 1
+    assert of(socket_timeout=float("2.5"), command_timeout=float("2.5")).command_timeout == 2.5
     assert problems(socket_timeout=0)[0].startswith("socket_timeout must be")
     assert problems("socket_timeout=0")[0].startswith("socket_timeout must be")
     assert problems(failed_host_ttl_seconds=61)[0].startswith("failed_host_ttl_seconds must be")

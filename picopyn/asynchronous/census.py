@@ -38,6 +38,7 @@ class Census:
         self._open: dict[str, WeakSet[Any]] = {}
         self._pending: Counter[str] = Counter()
         self._failed: dict[str, float] = {}
+        self._told: set[str] = set()
 
     def load(self, uuid: str) -> int:
         """Connections to a node that are open or being opened."""
@@ -71,6 +72,13 @@ class Census:
         with self._lock:
             self._failed = {uuid: until for uuid, until in self._failed.items() if until > now}
             return list(self._failed)
+
+    def is_news(self, what: str) -> bool:
+        """Whether nobody was told of this before; whoever asks tells it."""
+        with self._lock:
+            known = what in self._told
+            self._told.add(what)
+            return not known
 
     @property
     def is_idle(self) -> bool:

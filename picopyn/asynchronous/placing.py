@@ -222,7 +222,7 @@ class Placing:
         try:
             rows = await self._opener.fetch(connection, SERVERS, QUERY_TIMEOUT)
             servers = tuple(read_servers([dict(row) for row in rows]))
-        except (asyncpg.PostgresError, KeyError, ValueError) as error:
+        except (asyncpg.PostgresError, KeyError) as error:
             if connection.is_closed() or self._is_its_own(error):
                 raise
             plain = getattr(error, "sqlstate", None) == NO_SUCH_FUNCTION
@@ -250,6 +250,9 @@ class Placing:
         topology, table = Topology(), ServerTable(self._wanted)
         topology.apply((*listing.servers, *listing.extra), reset=True)
         table.seeds, table.discovered = listing.seeds, True
+        for key in self._wanted.unmatched(node for node in topology.snapshot.nodes() if node.tier):
+            if census.is_news(str(key)):
+                _LOG.warning("no server lies in %s of topology_keys", key)
         tried = {*self._failed_here, *book.list(census.servers, self._failed_hosts, census.answered_at).seeds}
         for uuid in tried:
             census.failed(uuid, self._end_of_absence())

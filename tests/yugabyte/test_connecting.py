@@ -103,6 +103,18 @@ async def test_65_66_dead_nodes_are_passed_by(shared_cluster: Factory, connect: 
 
 
 @both
+async def test_a_zone_that_no_node_has_is_told_here_too(
+    shared_cluster: Factory, connect: Connect, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Once for each key, not for each connection; the connection leads elsewhere all the same."""
+    cluster = shared_cluster(THREE)
+    for keys in ("c.r.nowhere:1,c.r.b:2", "c.r.nowhere:1,c.r.b:2", "c.r.b:1,c.s.a:2"):
+        assert await node_of(cluster, await connect(cluster.dsn, load_balance=True, topology_keys=keys)) == "n2"
+    told = [record.message for record in caplog.records if "no server lies in" in record.message]
+    assert told == [f"no server lies in {key} of topology_keys" for key in ("c.r.nowhere:1", "c.s.a:2")]
+
+
+@both
 async def test_a_host_that_ends_while_it_is_asked_is_passed_by(shared_cluster: Factory, connect: Connect) -> None:
     """Its connection is good for nothing; another host is asked."""
     cluster = shared_cluster(THREE, read_replicas=("c.r.a",))

@@ -217,7 +217,7 @@ class Placing:
             Exception: The connection hangs or is gone, so it is good for nothing.
         """
         if Capability.LISTED_SERVERS not in self._dialect.capabilities:
-            _LOG.info("the server is no YugabyteDB: the first host that works is taken")
+            _LOG.info("the server is no YugabyteDB: %s", self._unlisted)
             return None
         try:
             rows = await self._opener.fetch(connection, SERVERS, QUERY_TIMEOUT)
@@ -227,13 +227,18 @@ class Placing:
                 raise
             plain = getattr(error, "sqlstate", None) == NO_SUCH_FUNCTION
             level = logging.INFO if plain else logging.WARNING
-            _LOG.log(level, "no list of servers (%s): the first host that works is taken", cause(error))
+            _LOG.log(level, "no list of servers (%s): %s", cause(error), self._unlisted)
             return None
         if not servers:
             return None
         census = census_of(self._hosts, servers[0].universe)
         census.servers, census.read_at, census.answered_at = servers, time.monotonic(), peer_of(connection)
         return census
+
+    @property
+    def _unlisted(self) -> str:
+        """What is done where there is no list, for people."""
+        return "no node may be used" if self._wanted.forbids else "the first host that works is taken"
 
     async def _placed(self, census: Census, at_hand: Any) -> Any:
         """Connect where placement says; None when every node that may be used failed."""
@@ -250,9 +255,10 @@ class Placing:
         topology, table = Topology(), ServerTable(self._wanted)
         topology.apply((*listing.servers, *listing.extra), reset=True)
         table.seeds, table.discovered = listing.seeds, True
-        for key in self._wanted.unmatched(node for node in topology.snapshot.nodes() if node.tier):
-            if census.is_news(str(key)):
-                _LOG.warning("no server lies in %s of topology_keys", key)
+        unmatched = self._wanted.unmatched(node for node in topology.snapshot.nodes() if node.tier)
+        for remark in (*(f"no server lies in {key} of topology_keys" for key in unmatched), *listing.remarks):
+            if census.is_news(remark):
+                _LOG.warning("%s", remark)
         tried = {*self._failed_here, *book.list(census.servers, self._failed_hosts, census.answered_at).seeds}
         for uuid in tried:
             census.failed(uuid, self._end_of_absence())

@@ -169,6 +169,8 @@ class ServersSource(ConnectedSource):
         self.table.seeds = listing.seeds
         self.table.discovered, self.table.unlisted = True, ""
         self._warn_of_keys(listing.servers)
+        for remark in listing.remarks:
+            self._warn(remark, logging.WARNING, remark)
         self._emit_poll((*listing.servers, *listing.extra))
 
     def _emit_hosts(self) -> None:

@@ -82,6 +82,26 @@ def test_a_server_without_a_public_address_is_dialled_at_its_private_one() -> No
     assert names([PRIVATE, Server("a", 1)]) == {"10.0.0.1", "1.1.1.1", "a"}
 
 
+@pytest.mark.parametrize(
+    "wrong", [None, "ab", ("h",), ("", 1), ("h", 0), ("h", "1"), (5, 1), ("h", 1, 1), KeyError("x")]
+)
+def test_a_function_for_addresses_that_fails_costs_no_other_server_its_address(wrong: Any) -> None:
+    """Such as one that looks up what it knows, when a node has joined; that one is dialled as it is listed."""
+
+    def address_map(host: str, port: int) -> Any:
+        if host == "10.0.0.2" and isinstance(wrong, Exception):
+            raise wrong
+        return wrong if host == "10.0.0.2" else ("127.0.0.1", 7)
+
+    listing = AddressBook(address_map).list(
+        [Server("10.0.0.1", 1, uuid="a"), Server("10.0.0.2", 2, uuid="b")], [], None
+    )
+    assert [(event.host, event.port) for event in listing.servers] == [("127.0.0.1", 7), ("10.0.0.2", 2)]
+    [remark] = listing.remarks
+    assert "address_map" in remark
+    assert "10.0.0.2:2" in remark
+
+
 def test_a_decision_stands_and_a_guess_does_not() -> None:
     """What the first list settled, later ones do not change."""
     book = AddressBook()

@@ -17,7 +17,7 @@ import asyncpg
 import pytest
 
 from picopyn.errors import ConfigError, NoNodeAvailable
-from picopyn.testing import YugabyteCluster
+from picopyn.testing import FaultProxy, YugabyteCluster
 from tests.postgres.conftest import OpenPool
 from tests.threads import FACADES
 from tests.yugabyte.conftest import (
@@ -199,6 +199,30 @@ async def test_private_addresses_from_inside(six: YugabyteCluster, open_pool: Op
 
 
 @both
+async def test_a_node_with_an_ipv6_address(shared_cluster: Factory, open_pool: OpenPool, connect: Connect) -> None:
+    """Listed in another form than the connection string has it: it is dialled, and it is the seed, not one more."""
+    cluster = shared_cluster(PRIMARIES_HERE)
+    with FaultProxy(*cluster.address_of("n1"), listen="::1") as door:
+        long = f"host = '0:0:0:0:0:0:0:1', port = {door.port}"
+        cluster.execute(f"UPDATE picopyn_cluster.servers SET {long} WHERE name = 'n1'")
+        try:
+            options = {"load_balance": True, "topology_keys": "c.r.a"}
+            pool = await open_pool(f"postgresql://postgres@[::1]:{door.port}/postgres", **options)
+            await pool.wait_ready(timeout=LONG)
+            mine = f"[::1]:{door.port}"
+            assert {node.address for node in pool.topology.nodes() if node.tier} >= {mine}
+            assert len(pool.topology.nodes()) == 3
+            async with pool.acquire() as connection:
+                assert connection.node.address == mine
+            before = door.accepted
+            single = await connect(cluster.dsn_of("n2"), **options)
+            assert await single.fetchval("SELECT 1") == 1
+            assert door.accepted == before + 1
+        finally:
+            cluster.move("n1", "c.r.a")
+
+
+@both
 @pytest.mark.parametrize("dialect", ["auto", "yugabyte"])
 async def test_a_plain_postgresql_behind_the_connection_string(
     six: YugabyteCluster, open_pool: OpenPool, caplog: pytest.LogCaptureFixture, dialect: str
@@ -233,9 +257,10 @@ async def test_who_may_not_ask_for_the_servers(
 
 @both
 async def test_a_refusing_mode_without_a_list_refuses(
-    denied: YugabyteCluster, open_pool: OpenPool, connect: Connect
+    denied: YugabyteCluster, open_pool: OpenPool, connect: Connect, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Nobody tells which nodes may be used: a plain PostgreSQL, or no right to ask. At once, with the mode."""
+    caplog.set_level(logging.INFO, logger="picopyn")
     masked = denied.dsn.replace("postgres@", "app@")
     plain = denied.storage_dsn.removesuffix("postgres") + "template1"
     keys = {"load_balance": True, "topology_keys": "c.r.a", "fallback_to_topology_keys_only": True}
@@ -252,6 +277,8 @@ async def test_a_refusing_mode_without_a_list_refuses(
                 with pytest.raises(NoNodeAvailable, match="no node is known to be one that") as told:
                     await opening
                 assert told.value.mode == mode
+    assert "no node may be used" in caplog.text
+    assert "first host that works" not in caplog.text
     opened = await open_pool(masked, load_balance="prefer-rr")
     assert await opened.fetchval("SELECT 1") == 1
 

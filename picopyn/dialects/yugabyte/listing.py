@@ -10,13 +10,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from picopyn.dialects.yugabyte.addresses import AddressChoice, choose
-from picopyn.dialects.yugabyte.servers import Server
+from picopyn.dialects.yugabyte.servers import Server, is_port
 from picopyn.routing.host_roles import Host
 from picopyn.topology import EventInstance
 from picopyn.topology.host_text import canonical
 
 #: Turns a (host, port) of the list into the one to dial.
 AddressMap = Callable[[str, int], tuple[str, int]]
+_Remarks = list[str]  # a name that the method `list` does not hide
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,11 +28,13 @@ class Listing:
         servers: Those of the list.
         extra: Seeds that it does not have.
         seeds: Uuids of all seeds, in the order of the connection string.
+        remarks: A sentence for each server whose address could not be mapped; the one of the list is dialled.
     """
 
     servers: tuple[EventInstance, ...]
     extra: tuple[EventInstance, ...]
     seeds: tuple[str, ...]
+    remarks: tuple[str, ...] = ()
 
 
 class AddressBook:
@@ -64,20 +67,18 @@ class AddressBook:
             self.choice = choose(answered_at, servers, self.addresses)
         known: dict[tuple[str, int], str] = {}
         events: dict[str, EventInstance] = {}
+        remarks = _Remarks()
         for server in servers:
-            event = events[server.uuid] = self._event(server)
+            event = events[server.uuid] = self._event(server, remarks)
             for host, port in ((event.host, event.port), (server.host, server.port), (server.public_ip, server.port)):
                 known.update(dict.fromkeys(self._places(host, port), server.uuid))
         found = {host: self._find(host, known) for host in hosts}
         extra = tuple(seed(host) for host, uuid in found.items() if uuid is None)
-        return Listing(
-            tuple(events.values()), extra, tuple(dict.fromkeys(uuid or host.uuid for host, uuid in found.items()))
-        )
+        seeds = tuple(dict.fromkeys(uuid or host.uuid for host, uuid in found.items()))
+        return Listing(tuple(events.values()), extra, seeds, tuple(remarks))
 
-    def _event(self, server: Server) -> EventInstance:
-        host, port = self.choice.host(server), server.port
-        if self._map is not None:
-            host, port = self._map(host, port)
+    def _event(self, server: Server, remarks: _Remarks) -> EventInstance:
+        host, port = self._mapped(self.choice.host(server), server.port, remarks)
         return EventInstance(
             uuid=server.uuid,
             name=f"[{host}]:{port}" if ":" in host else f"{host}:{port}",
@@ -88,6 +89,20 @@ class AddressBook:
             current_state=server.node_type,
             failure_domain={"cloud": server.cloud, "region": server.region, "zone": server.zone},
         )
+
+    def _mapped(self, host: str, port: int, remarks: _Remarks) -> tuple[str, int]:
+        """What is dialled in place of an address; a mistake in the function costs no other server its own."""
+        if self._map is None:
+            return host, port
+        try:
+            mapped_host, mapped_port = self._map(host, port)
+            if isinstance(mapped_host, str) and mapped_host and is_port(mapped_port):
+                return mapped_host, mapped_port
+            why = "gave no host and port"
+        except Exception as error:
+            why = f"raised {type(error).__name__}"
+        remarks.append(f"address_map {why} for {host}:{port}, which is dialled as it is")
+        return host, port
 
     def _find(self, host: Host, known: Mapping[tuple[str, int], str]) -> str | None:
         return next((known[place] for place in self._places(host.host, host.port) if place in known), None)

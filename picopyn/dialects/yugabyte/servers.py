@@ -56,10 +56,11 @@ def read_servers(rows: Iterable[Mapping[str, Any]]) -> list[Server]:
     Raises:
         KeyError: A column that every release has is missing.
     """
-    return [_server(row) for row in rows if (row["host"] or row["public_ip"]) and _is_port(row["port"])]
+    return [_server(row) for row in rows if (row["host"] or row["public_ip"]) and is_port(row["port"])]
 
 
-def _is_port(port: Any) -> bool:
+def is_port(port: Any) -> bool:
+    """Whether something can be dialled as a port."""
     return isinstance(port, int) and 1 <= port <= 65535
 
 

@@ -100,7 +100,8 @@ class NodePool:
         opening = f", {slots.opening} being opened" if slots.opening else ""
         limit = ", max_total is reached" if self._terms.budget.is_hungry(self) else ""
         waiting = f", {len(slots.waiters)} calls wait" if slots.waiters else ""
-        return f"{doing}{opening}{waiting}{limit}"
+        trouble = f", the last attempt failed: {self.trouble}" if self.failure is not None else ""
+        return f"{doing}{opening}{waiting}{limit}{trouble}"
 
     def try_take(self, owner: object = None) -> Link | None:
         """Take an idle connection if there is one, on somebody's behalf; never waits."""

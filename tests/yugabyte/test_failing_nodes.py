@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from picopyn.errors import NoNodeAvailable
-from picopyn.observe import ConnectionClosed
+from picopyn.observe import ConnectionClosed, NodeStateChanged
+from picopyn.testing import YugabyteCluster
 from tests.postgres.conftest import OpenPool
 from tests.threads import FACADES
 from tests.yugabyte.conftest import (
@@ -35,6 +36,21 @@ both = pytest.mark.parametrize("facade", FACADES, indirect=True)
 THREE = ("c.r.a", "c.r.b", "c.r.c")
 WEST_A = "aws.west.a:1,aws.west.b:2"
 WHERE = "SELECT host(inet_server_addr())"
+
+
+class Changes:
+    """What a pool told of the states of nodes."""
+
+    def __init__(self) -> None:
+        self.told: list[NodeStateChanged] = []
+
+    def __call__(self, event: Any) -> None:
+        if isinstance(event, NodeStateChanged):
+            self.told.append(event)
+
+    def of(self, cluster: YugabyteCluster, name: str) -> list[str]:
+        """The states of one node, in order."""
+        return [event.new for event in self.told if names(cluster)[event.address] == name]
 
 
 @both
@@ -175,11 +191,10 @@ async def test_25_66_69_the_seed_dies(picopyn_yugabyte_cluster: Factory, open_po
 async def test_65_a_failed_host_is_left_out_for_a_while(
     shared_cluster: Factory, open_pool: OpenPool, measured: Note
 ) -> None:
-    """At least as long as the setting says, although it is back at once; then it is found by itself."""
-    cluster = shared_cluster(THREE)
-    pool = await open_pool(
-        cluster.dsn, load_balance=True, failed_host_reconnect_delay_secs=1, yb_servers_refresh_interval=1
-    )
+    """At least as long as the setting says, although it is back at once; then it is found by itself, and told once."""
+    cluster, changes = shared_cluster(THREE), Changes()
+    options: dict[str, Any] = {"failed_host_reconnect_delay_secs": 1, "yb_servers_refresh_interval": 1}
+    pool = await open_pool(cluster.dsn, load_balance=True, on_event=changes, **options)
     await pool.wait_ready(timeout=LONG)
     began = time.monotonic()
     await in_thread(cluster.kill, "n1")
@@ -188,6 +203,7 @@ async def test_65_a_failed_host_is_left_out_for_a_while(
     await until(lambda: states(pool, cluster)["n1"] == "up")
     assert time.monotonic() - began >= 1
     measured("left out for (s)", time.monotonic() - began)
+    assert [state for state in changes.of(cluster, "n1") if state in ("down", "up")] == ["down", "up"]
 
 
 @both
@@ -195,15 +211,16 @@ async def test_a_session_ended_by_an_administrator_is_no_failed_node(
     shared_cluster: Factory, open_pool: OpenPool
 ) -> None:
     """Its place is free again, and the node goes on being used."""
-    cluster = shared_cluster(THREE)
-    pool = await open_pool(cluster.dsn, load_balance=True, **SOON)
+    cluster, changes = shared_cluster(THREE), Changes()
+    pool = await open_pool(cluster.dsn, load_balance=True, on_event=changes, **SOON)
     await pool.wait_ready(timeout=LONG)
     assert await held(pool, cluster, 9) == {"n1": 3, "n2": 3, "n3": 3}
     await in_thread(cluster.end_sessions, "n1")
     await until(lambda: states(pool, cluster)["n1"] == "up" and "n1" in connected(pool, cluster))
     await pool.fetchval("SELECT 1", idempotent=True)
     await until(lambda: "n1" in connected(pool, cluster))
-    assert sum((await held(pool, cluster, 9)).values()) == 9
+    assert "n1" in await held(pool, cluster, 9)
+    assert "down" not in changes.of(cluster, "n1")
 
 
 @both
@@ -262,20 +279,19 @@ async def test_another_cluster_is_not_taken_for_ours(
 async def test_a_hook_that_fails_at_one_node(shared_cluster: Factory, open_pool: OpenPool) -> None:
     """`after_connect` blames no node; calls go where it succeeds, and where it does again after a while."""
     cluster = shared_cluster(THREE)
-    broken, ran = {cluster.node("n1").host}, []
+    broken, ran = {cluster.node("n1").host}, list[tuple[str, int]]()
 
     async def hook(connection: Any) -> None:
-        host = await connection.fetchval(WHERE)
-        ran.append(host)
+        host, pid = await connection.fetchrow(f"{WHERE}, pg_backend_pid()")
+        ran.append((host, pid))
         if host in broken:
             raise ValueError("the hook fails here")
 
     pool = await open_pool(cluster.dsn, load_balance=True, after_connect=hook, **SOON)
-    await until(lambda: connected(pool, cluster) == {"n2", "n3"} and cluster.node("n1").host in ran)
+    await until(lambda: connected(pool, cluster) == {"n2", "n3"} and cluster.node("n1").host in dict(ran))
+    assert len(set(ran)) == len(ran), "once per connection"
     assert await held(pool, cluster, 8) == {"n2": 4, "n3": 4}
     assert states(pool, cluster) == {"n1": "up", "n2": "up", "n3": "up"}
     broken.clear()
     await until(lambda: "n1" in connected(pool, cluster))
     assert await held(pool, cluster, 9) == {"n1": 3, "n2": 3, "n3": 3}
-    opened = sum(node.idle + node.in_use for node in pool.stats().nodes.values())
-    assert len([host for host in ran if host not in broken]) >= opened, "once per connection"

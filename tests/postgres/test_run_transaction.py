@@ -112,6 +112,25 @@ async def test_an_error_of_the_work_rolls_back_and_is_the_answer(
     await until(lambda: pool.stats().in_use == 0)  # what was borrowed is cleared in the background
 
 
+async def test_a_statement_that_times_out_is_the_answer(
+    postgres: PostgresServer, open_pool: OpenPool, table: str, admin: Any
+) -> None:
+    """What took too long once mostly does so again; what the work did before is undone."""
+    pool = await open_pool(postgres.dsn)
+    runs = 0
+
+    async def work(connection: Any) -> None:
+        nonlocal runs
+        runs += 1
+        await add(connection, 1)
+        await connection.execute("SELECT pg_sleep(30)", timeout=0.1)
+
+    with pytest.raises(CallTimeout) as caught:
+        await pool.run_transaction(work, retries=3)
+    assert not isinstance(caught.value, OutcomeUnknown)
+    assert (runs, await balance(admin)) == (1, 100)
+
+
 async def met(barrier: threading.Barrier) -> None:
     """Wait for the others, whatever event loop they are in."""
     await asyncio.to_thread(barrier.wait, 20)

@@ -16,6 +16,7 @@ from picopyn import asynchronous, sync
 from picopyn.asynchronous import census
 from picopyn.testing import YugabyteCluster
 from tests.postgres.conftest import nothing_left_behind, open_pool, until
+from tests.yugabyte import containers
 
 __all__ = ["held", "nothing_left_behind", "open_pool", "until"]
 
@@ -76,13 +77,17 @@ def shared_cluster(running: dict[Any, YugabyteCluster]) -> Iterator[Factory]:
                 cluster.move(name, zones[name])
 
 
-@pytest.fixture
-def real_dsn() -> str:
-    """Connection string of a real cluster, where one is named."""
+@pytest.fixture(scope="session")
+def real_dsn() -> Iterator[str]:
+    """Connection string of a real cluster: one that is named, or three containers where Docker has the image."""
     dsn = os.environ.get(REAL)
-    if not dsn:
-        pytest.skip(f"{REAL} names no cluster")
-    return dsn
+    if dsn:
+        yield dsn
+    elif containers.are_possible():
+        with containers.three_zones() as dsn:
+            yield dsn
+    else:
+        pytest.skip(f"{REAL} names no cluster, and Docker has no {containers.IMAGE}")
 
 
 class Blocking:

@@ -224,9 +224,9 @@ class Dialect(Protocol):
     def outcome_questions(self) -> tuple[str, str] | None:
         """How it is found out what became of a transaction whose COMMIT was not answered; None: it cannot be.
 
-        The first text is asked before COMMIT. Its first column is None for a transaction that changed nothing; its
-        columns are the parameters of the second text, whose one value is `"committed"`, `"aborted"`, `"in progress"`,
-        or something else where the server does not know.
+        The first text is asked before COMMIT. Its first column is None for a transaction that cannot change anything;
+        its columns are the parameters of the second text, whose one value is `"committed"`, `"aborted"`,
+        `"in progress"`, or something else where the server does not know.
         """
         ...
 

@@ -73,7 +73,7 @@ class Resolution:
         if self._mark is None:
             return Fate.UNKNOWN
         if self._mark[0] is None:
-            return Fate.ABORTED  # it had changed nothing, so it may run again
+            return Fate.ABORTED  # nothing can be changed there, so it may run again
         now, pause = self._cluster.runtime.now, FIRST_PAUSE
         until = now() + PATIENCE
         until = until if deadline is None else min(until, deadline)

@@ -16,7 +16,7 @@ import pytest
 from picopyn.dialects.postgres.outcome import FATE, MARK
 from picopyn.errors import ConnectionLost, OutcomeUnknown
 from picopyn.testing import FaultProxy, PostgresServer
-from tests.postgres.conftest import OpenPool
+from tests.postgres.conftest import OpenPool, until
 from tests.threads import FACADES
 
 both = pytest.mark.parametrize("facade", FACADES, indirect=True)
@@ -93,10 +93,10 @@ async def test_no_entry_is_lost_and_none_is_made_twice(
 
 
 @both
-async def test_a_transaction_that_changed_nothing_runs_again(
+async def test_a_transaction_that_was_not_committed_runs_again(
     postgres: PostgresServer, proxy: FaultProxy, open_pool: OpenPool
 ) -> None:
-    """It has no number to ask for, and needs none; felled a second time, it says that nothing took effect."""
+    """Felled a second time, it says that nothing took effect."""
     pool = await open_pool(postgres.dsn.replace(f":{postgres.port}/", f":{proxy.port}/"), dialect="postgres")
     runs: list[int] = []
 
@@ -104,7 +104,7 @@ async def test_a_transaction_that_changed_nothing_runs_again(
         async def work(connection: Any) -> Any:
             runs.append(1)
             if len(runs) <= cuts:
-                proxy.cut_at(b"COMMIT", answered=0)
+                proxy.cut_at(b"COMMIT")
             return await connection.fetchval("SELECT 7")
 
         return work
@@ -115,6 +115,28 @@ async def test_a_transaction_that_changed_nothing_runs_again(
     with pytest.raises(ConnectionLost, match="rolled back") as lost:
         await pool.run_transaction(reading(9), resolve=True)
     assert not isinstance(lost.value, OutcomeUnknown)
+
+
+@both
+async def test_a_notification_is_told_once_although_nothing_was_written_before_commit(
+    postgres: PostgresServer, proxy: FaultProxy, open_pool: OpenPool, admin: Any
+) -> None:
+    """COMMIT itself writes it, so a transaction without a number may have an effect all the same."""
+    pool = await open_pool(postgres.dsn.replace(f":{postgres.port}/", f":{proxy.port}/"), dialect="postgres")
+    heard: list[str] = []
+    runs: list[int] = []
+    await admin.add_listener("told_once", lambda *told: heard.append(told[-1]))
+
+    async def work(connection: Any) -> None:
+        runs.append(1)
+        await connection.fetchval("SELECT pg_notify('told_once', $1)", f"run {len(runs)}")
+        if len(runs) == 1:
+            proxy.cut_at(b"COMMIT", answered=0)
+
+    await pool.run_transaction(work, resolve=True)
+    await admin.execute("NOTIFY told_once, 'end'")
+    await until(lambda: heard[-1:] == ["end"])
+    assert heard == ["run 1", "end"]
 
 
 @both
@@ -141,7 +163,6 @@ async def test_a_number_means_nothing_after_a_crash() -> None:
         await first.execute("CREATE TABLE t (id int)")
         transaction = first.transaction()
         await transaction.start()
-        assert (await first.fetchrow(MARK))[0] is None
         await first.execute("INSERT INTO t VALUES (1)")
         mark = tuple(await first.fetchrow(MARK))
         second = await asyncpg.connect(server.dsn)

@@ -5,8 +5,13 @@ not reached the disk are given again. So the question goes to the same host, and
 since, without a restart (its start time) and without recovering from the crash of a process (which sets back its
 statistics). A change of either makes the answer "unknown".
 
+A transaction has a number only once it has written something, and what it tells by NOTIFY is written at COMMIT. So it
+is given one here; a server in recovery has none to give, and changes nothing.
+
 *Source*: PostgreSQL 18 documentation, section 9.27.8 "Transaction ID and Snapshot Information Functions"
-(`pg_xact_status`), 27.2 "The Cumulative Statistics System" (they are reset when the server recovers from a crash).
+(`pg_current_xact_id`, `pg_xact_status`), reference page of NOTIFY (delivered at commit), 26.4.1 "Hot Standby: User's
+Overview" (no numbers, no NOTIFY there), 27.2 "The Cumulative Statistics System" (they are reset when the server
+recovers from a crash).
 The functions are there since PostgreSQL 13.
 """
 
@@ -19,8 +24,8 @@ _LIFE: Final = (
     "(SELECT extract(epoch FROM stats_reset)::text FROM pg_stat_bgwriter)",
 )
 
-#: Asked before COMMIT: the number of the transaction, None when it has changed nothing; and which life of the server.
-MARK: Final = f"SELECT pg_current_xact_id_if_assigned()::text, {_LIFE[0]}, {_LIFE[1]}"
+#: Asked before COMMIT: the number of the transaction, None where nothing can be changed; and which life of the server.
+MARK: Final = f"SELECT CASE WHEN NOT pg_is_in_recovery() THEN pg_current_xact_id()::text END, {_LIFE[0]}, {_LIFE[1]}"
 
 #: What became of it, if this is the same life; None otherwise, or when it is too long ago.
 FATE: Final = (

@@ -52,7 +52,11 @@ class _Opener:
         self._passwords, self._security = PasswordFile(settings.passfile), tls.prepare(settings)
 
     async def dial(self, address: Address, dialect: Dialect, purpose: Purpose) -> Connection:
-        return await Dialer(self._settings, dialect, self._passwords, self._security).dial(address, purpose)
+        dialer = Dialer(self._settings, dialect, self._passwords, self._security)
+        try:
+            return await dialer.dial(address, purpose)
+        finally:
+            dialer.stragglers.terminate()
 
     async def fetch(self, connection: Connection, query: str, timeout: float) -> Sequence[Any]:
         return await connection.fetch(query, timeout=timeout)  # type: ignore[no-any-return]

@@ -67,8 +67,12 @@ async def introduce(settings: PoolSettings, make_dialer: Callable[[Dialect], Dia
         return Introduction(named, make_dialer(named), _with_ports(settings, named.default_port), None)
     first = named or _NEUTRAL
     groups = [_with_ports(settings, port) for port in _ports(named)]
-    reach = Reach(make_dialer(first), first, [], settings.connect_timeout, TopologySnapshot, rng)
-    connection = await reach.introduce(_first_purpose(first), [list(map(_address, group)) for group in groups])
+    asking = make_dialer(first)
+    reach = Reach(asking, first, [], settings.connect_timeout, TopologySnapshot, rng)
+    try:
+        connection = await reach.introduce(_first_purpose(first), [list(map(_address, group)) for group in groups])
+    finally:
+        asking.stragglers.terminate()
     try:
         dialect = named or await tell_dialect(connection)
         dialer = make_dialer(dialect)

@@ -50,6 +50,7 @@ class Household:
         if self.executor is not None:
             self.executor.refuse()
         await asyncio.gather(self._close_cluster(deadline), self._close_control(deadline))
+        await self.dialer.stragglers.close()
         if self.sessions is not None:
             await self.sessions.cancel_requests.settle(deadline + _LAST_WORDS)
 
@@ -57,7 +58,7 @@ class Household:
         """Drop everything at once."""
         if self.executor is not None:
             self.executor.refuse()
-        for part in (self.control, self.cluster, self.reach, self.sessions):
+        for part in (self.control, self.cluster, self.reach, self.sessions, self.dialer.stragglers):
             if part is not None:
                 part.terminate()
 

@@ -50,12 +50,20 @@ class PasswordGate:
         """
         return Entry(self, address, patience, again)
 
+    def try_again(self, address: Address, now: float) -> bool:
+        """Whether credentials that were refused are sent to a node once more now; then nobody else does so soon."""
+        with self._lock:
+            if self.credentials.wait(address, now):
+                return False
+            self.credentials.sent(address, now)
+            return True
+
     def arrive(self, entry: Entry) -> bool | None:
         """Whether the password may be sent: True, False (it must not), None (not yet)."""
         with self._lock:
             if not entry.again and self.credentials.wait(entry.address, entry.now()):
                 return False
-            return self._turns.arrive(entry) or None
+            return self._turns.arrive(entry, entry.address) or None
 
     def is_impatient(self, entry: Entry) -> bool:
         """Somebody has waited for long; whether he may go on."""
@@ -109,12 +117,14 @@ class Entry:
         address: As given.
         again: As given.
         now: The clock of its event loop.
+        sent: The password is on its way, or was.
         turned_away: The password must not be sent; the connection is given up.
     """
 
     def __init__(self, gate: PasswordGate, address: Address, patience: float, again: bool) -> None:
         self.address = address
         self.again = again
+        self.sent = False
         self.turned_away = False
         self._gate = gate
         self._decided = threading.Event()
@@ -227,6 +237,7 @@ class Doorkeeper(asyncio.Protocol):
         if self._entry.turned_away:
             self._give_up()
         else:
+            self._entry.sent = True
             self._step_aside()
 
     def _give_up(self) -> None:

@@ -29,6 +29,7 @@ from picopyn.asynchronous.name_seeds import first_to_answer
 from picopyn.asynchronous.pace import Pace
 from picopyn.asynchronous.password_gate import Entry, PasswordGate
 from picopyn.asynchronous.socket_options import set_options
+from picopyn.asynchronous.stragglers import Stragglers
 from picopyn.dialects.base import Capability, Dialect, Purpose
 from picopyn.errors import AuthenticationFailed, Fault
 from picopyn.routing.credentials import PAUSE, Credentials
@@ -46,9 +47,6 @@ _FOR_CALLERS = (Purpose.PLAIN, Purpose.REPLICA_READ, Purpose.STRICT)
 
 #: How much later a less preferred group of addresses is asked (seconds).
 STAGGER = 0.1
-
-#: How long an attempt to connect may go on when nobody waits for it any more (seconds).
-LAST_MOMENT = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +71,7 @@ class Dialer:
 
     Attributes:
         gate: Where passwords wait for their turn.
+        stragglers: Attempts that nobody waits for any more; whoever owns the dialer ends them.
 
     Raises:
         ConfigError: A file that TLS needs is missing, or cannot be what it should be.
@@ -87,7 +86,7 @@ class Dialer:
         kinds: tuple[type[Connection], type[Connection]] = (Connection, NamelessConnection),
     ) -> None:
         self._settings = settings
-        self._with_cache, self._without_cache = kinds
+        self._kinds = kinds
         self._dialect = dialect
         self._passwords = passwords or PasswordFile(settings.passfile)
         self._user = settings.user or _system_user()
@@ -95,6 +94,7 @@ class Dialer:
         self._security = security or tls.prepare(settings)
         self._made: set[Connection] = set()
         self.gate = PasswordGate()
+        self.stragglers = Stragglers()
         self._pace = Pace()
         self._is_dear = self._security.plan.may_encrypt or settings.password is not None
 
@@ -130,7 +130,8 @@ class Dialer:
         """Open one connection within the connect timeout; a notice is heard from the first word of the server on.
 
         While the credentials are held back, it is only found out whether the node lives. Where several nodes are
-        dialled at once, one is sent the password, and the others when that one has accepted it.
+        dialled at once, one is sent the password, and the others when that one has accepted it. What a node says to it
+        counts also when the caller has gone meanwhile.
 
         Raises:
             TimeoutError: The node did not complete the hand-shake in time.
@@ -140,17 +141,7 @@ class Dialer:
         """
         again = await self._check_credentials(address)
         entry = self.gate.entry(address, self._settings.connect_timeout, again=again)
-        try:
-            connection = await self._dial(_Way(address, purpose, on_notice, entry))
-            if self.gate.accepted(entry):
-                _LOG.info("the credentials are accepted again")
-        except Exception as error:
-            if entry.turned_away:
-                raise self._held_back(address) from None
-            self._refused(entry, error)
-            raise
-        finally:
-            entry.leave()
+        connection = await self._dial(_Way(address, purpose, on_notice, entry))
         self.adopt(connection)
         connection.read_into_kept_buffer()
         connection.on_notice = on_notice
@@ -159,14 +150,29 @@ class Dialer:
         return connection
 
     async def _dial(self, way: _Way) -> Connection:
-        dialling = asyncio.create_task(self._connect(way), name=f"picopyn dial {way.address[0]}")
+        dialling = asyncio.create_task(self._admitted(way), name=f"picopyn dial {way.address[0]}")
         connecting = unlamented(dialling)
         try:
             await asyncio.wait({connecting})
         except asyncio.CancelledError:
-            await _give_up(connecting)
+            await self.stragglers.give_up(connecting, way.entry)
             raise
         return connecting.result()  # type: ignore[no-any-return]
+
+    async def _admitted(self, way: _Way) -> Any:
+        """Connect, and learn from the answer to the password."""
+        try:
+            connection = await self._connect(way)
+            if self.gate.accepted(way.entry):
+                _LOG.info("the credentials are accepted again")
+            return connection
+        except Exception as error:
+            if way.entry.turned_away:
+                raise self._held_back(way.address) from None
+            self._refused(way.entry, error)
+            raise
+        finally:
+            way.entry.leave()
 
     async def _check_credentials(self, address: Address) -> bool:
         """Refuse to send credentials that a server has refused, until it is time to try them once more.
@@ -177,9 +183,8 @@ class Dialer:
         if self.credentials.wait(address, _now()) is None:
             return False
         await _first_word(address, self._settings.connect_timeout, self.knock)
-        if self.credentials.wait(address, _now()):
+        if not self.gate.try_again(address, _now()):
             raise self._held_back(address)
-        self.credentials.sent(address, _now())
         return True
 
     def _held_back(self, address: Address) -> AuthenticationFailed:
@@ -266,7 +271,7 @@ class Dialer:
             target_session_attrs="any",  # else asyncpg looks into the environment
             statement_cache_size=settings.statement_cache_size,
             server_settings=self._start_up(purpose),
-            connection_class=self._with_cache if settings.statement_cache_size else self._without_cache,
+            connection_class=self._kinds[not settings.statement_cache_size],
             **arguments,
             **self._for_callers(purpose),
         )
@@ -318,25 +323,6 @@ def _system_user() -> str:
         return getpass.getuser()
     except (ImportError, KeyError, OSError):
         return ""
-
-
-async def _give_up(connecting: asyncio.Task[Any]) -> None:
-    """End an attempt to connect that nobody waits for any more.
-
-    asyncpg 0.32 that is cancelled just after the TCP connect leaves a future behind that complains of an "unexpected
-    connection_lost() call"; so an attempt that goes on well may come to its end, and is dropped then.
-    """
-    try:
-        await asyncio.wait({connecting}, timeout=LAST_MOMENT)
-    finally:
-        connecting.cancel()
-        connecting.add_done_callback(_drop)
-    await asyncio.wait({connecting})
-
-
-def _drop(connecting: asyncio.Task[Any]) -> None:
-    if not connecting.cancelled() and connecting.exception() is None:
-        connecting.result().terminate()
 
 
 @dataclass(frozen=True, slots=True)

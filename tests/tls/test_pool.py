@@ -4,13 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
 
-from picopyn.asynchronous import Pool
+from picopyn.asynchronous import Pool, password_gate
+from picopyn.asynchronous.transport import Dialer
+from picopyn.dialects.base import Purpose
+from picopyn.dialects.postgres import PostgresDialect
 from picopyn.errors import AuthenticationFailed, NoNodeAvailable
-from picopyn.testing import FaultProxy, PostgresServer, TlsFront, tls_only
+from picopyn.settings import PoolSettings
+from picopyn.sync.caller_loop import CallerLoop
+from picopyn.sync.wire import NamelessWire, Wire
+from picopyn.testing import FaultProxy, PostgresServer, ScriptedServer, TlsFront, tls_only
+from tests.asynchronous.doormen import Doormen
+from tests.postgres.conftest import until
 from tests.threads import FACADES, over_both
 from tests.tls.certificates import Authority
 from tests.tls.fronted import Fronted
@@ -151,3 +160,44 @@ async def test_a_plain_postgresql_with_tls_only(
     assert TLS in front.openings
     assert "encrypted CancelRequest" in front.openings
     assert ("StartupMessage" in front.openings) is (mode == "allow")
+
+
+@pytest.mark.parametrize("encrypted", [True, False])
+@pytest.mark.parametrize("facade", FACADES)
+async def test_a_wrong_password_is_sent_once_although_nobody_waits_for_its_answer(
+    encrypted: bool, facade: str, authority: Authority, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who sent it has been cancelled; what the node says counts all the same, and no second node is sent it."""
+    monkeypatch.setattr(password_gate, "STALLED", 60.0)
+    doormen = Doormen()
+    doormen.wanted, doormen.silent = b"new\0", True
+    settings = PoolSettings.from_dsn(
+        "postgresql://admin:old@h/db", sslmode="require" if encrypted else "disable", connect_timeout=60
+    )
+    dialer = Dialer(settings, PostgresDialect())
+    with ExitStack() as stack:
+        servers = [stack.enter_context(ScriptedServer(doormen, greet=False)) for _ in range(2)]
+        fronts = [TlsFront(authority.issue().server_side() if encrypted else None) for _ in servers]
+        ways = [
+            stack.enter_context(FaultProxy("127.0.0.1", s.port, tls=f)) for s, f in zip(servers, fronts, strict=True)
+        ]
+        first = asyncio.create_task(dialer.dial(("127.0.0.1", ways[0].port), Purpose.TOPOLOGY))
+        await until(lambda: doormen.wrong == 1)
+        first.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await first
+        second = asyncio.create_task(_dialled(facade, dialer, ("127.0.0.1", ways[1].port)))
+        await until(lambda: doormen.asked == 2)
+        doormen.silent = False
+        with pytest.raises(AuthenticationFailed, match="password authentication failed"):
+            await second
+        assert (doormen.wrong, doormen.refused) == (1, 1)
+        await dialer.stragglers.close()
+
+
+async def _dialled(facade: str, dialer: Dialer, address: tuple[str, int]) -> object:
+    """A connection that is opened on this loop, or in a thread."""
+    if facade == "asynchronous":
+        return await dialer.dial(address, Purpose.PLAIN)
+    blocking: Any = dialer.of_kinds((Wire, NamelessWire))  # type: ignore[arg-type]
+    return await asyncio.to_thread(lambda: CallerLoop().run(blocking.dial(address, Purpose.PLAIN)))

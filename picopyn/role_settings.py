@@ -86,6 +86,8 @@ def _contradictions(settings: PoolSettings) -> Iterator[str]:
         yield "staleness limits replicas, but role='leader' never asks one"
     if settings.staleness is not None and role is None and len(settings.endpoints) == 1:
         yield "staleness limits replicas, but there is one host and no role: name more hosts, or a role"
+    if settings.balancer_policy != "greedy" and role == "any" and settings.staleness is None:
+        yield "balancer_policy chooses among hosts whose roles are known, but role='any' watches none: leave role out"
     if settings.fallback_master and role not in (None, "replica", "prefer_replica"):
         yield f"fallback_master is about calls for a replica, but role={role!r} asks for none"
     if settings.master_as_replica_weight and role not in (None, "replica", "prefer_replica"):
@@ -98,6 +100,7 @@ def about_replicas(settings: PoolSettings) -> list[str]:
         "staleness": settings.staleness is not None,
         "fallback_master": settings.fallback_master,
         "master_as_replica_weight": settings.master_as_replica_weight > 0,
+        "balancer_policy": settings.balancer_policy != "greedy",
     }
     return [name for name, is_asked in asked.items() if is_asked]
 

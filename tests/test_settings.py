@@ -283,6 +283,11 @@ TWO = (Endpoint("h1"), Endpoint("h2"))
             for role in ("leader", "prefer_leader", "any")
         ),
         ({"fallback_master": True, "dialect": "picodata"}, "fallback_master is for plain PostgreSQL"),
+        ({"balancer_policy": "round_robin", "dialect": "picodata"}, "balancer_policy is for plain PostgreSQL"),
+        (
+            {"balancer_policy": "two_choices", "role": "any"},
+            "balancer_policy chooses among hosts whose roles are known",
+        ),
     ],
 )
 def test_contradictions_between_roles_and_policies(values: dict[str, Any], part: str) -> None:

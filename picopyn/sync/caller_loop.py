@@ -31,7 +31,7 @@ import asyncpg
 
 from picopyn.asynchronous.background import unlamented
 from picopyn.sync.connecting import Attempt, LookUp
-from picopyn.sync.duplex_socket import DuplexSocket, wait
+from picopyn.sync.duplex_socket import DuplexSocket, is_handlers, wait
 from picopyn.sync.stream import Stream
 
 T = TypeVar("T")
@@ -149,6 +149,7 @@ class CallerLoop:
             asyncpg.InterfaceError: The loop is in use.
         """
         future: Any = None
+        in_time = True
         if self.in_use.locked() and not self.is_ending:
             raise _busy(coroutine)
         with self.in_use:
@@ -156,14 +157,16 @@ class CallerLoop:
             try:
                 while True:
                     future = coroutine.send(None)
-                    stream.exchange(future, deadline)
+                    in_time = stream.exchange(future, deadline)
+                    if not in_time:
+                        raise TimeoutError
             except StopIteration as finished:
                 result: T = finished.value
                 return result
             except Exception as error:
                 self.has_failed = True
                 self._end_step(coroutine, future)
-                if _is_foreign(error, future):
+                if in_time and _is_foreign(error, future):
                     self.on_interruption()
                 raise
             except BaseException:
@@ -400,7 +403,9 @@ def _is_foreign(error: Exception, future: Any) -> bool:
         error: The error.
         future: What the call waited for, if it had come so far.
     """
-    if isinstance(error, (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError)):
+    if isinstance(error, (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)):
+        return False
+    if isinstance(error, OSError) and not is_handlers(error):
         return False
     return future is None or not future.done() or future.cancelled() or future.exception() is not error
 

@@ -110,6 +110,14 @@ class _Reader(socket.socket):
         self.detach()
 
 
+def is_handlers(error: OSError) -> bool:
+    """Whether the handler of a signal has raised it, and not the system: what the system says has a number.
+
+    Where a socket cannot be told not to wait, it is Python that says that its time is over, without a number.
+    """
+    return error.errno is None and (bool(NOW) or not isinstance(error, TimeoutError))
+
+
 def _not_begun(_: int) -> bytes:
     raise OSError("the socket is not connected")
 

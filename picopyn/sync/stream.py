@@ -17,7 +17,7 @@ from contextlib import suppress
 from typing import Any, Final, Protocol
 
 from picopyn.asynchronous.buffered import both
-from picopyn.sync.duplex_socket import NOW, PATIENCE, READ, WRITE, DuplexSocket, wait
+from picopyn.sync.duplex_socket import NOW, PATIENCE, READ, WRITE, DuplexSocket, is_handlers, wait
 from picopyn.sync.tls_layer import TlsLayer
 
 _NOTHING: Final = b""
@@ -135,15 +135,17 @@ class Stream(asyncio.Transport):
         if happened & READ and not self._paused:
             self._read()
 
-    def exchange(self, answer: asyncio.Future[Any], deadline: float | None) -> None:
+    def exchange(self, answer: asyncio.Future[Any], deadline: float | None) -> bool:
         """Send what is to be sent, and hand on what arrives until the answer is there.
+
+        What it raises is a signal handler's; then nobody knows what is still to be read.
 
         Args:
             answer: What is waited for.
             deadline: Until when (seconds on the monotonic clock), or None.
 
-        Raises:
-            TimeoutError: It was not there by then.
+        Returns:
+            Whether it was there in time.
         """
         if self.flush():
             while not answer.done():
@@ -157,29 +159,39 @@ class Stream(asyncio.Transport):
                 else:
                     self._arrived(data)
                 if answer.done():
-                    return
+                    return True
                 if self._rest or (deadline is not None and time.monotonic() >= deadline):
                     break
         while not answer.done():
             left = PATIENCE if deadline is None else deadline - time.monotonic()
             if left <= 0:
-                raise TimeoutError
+                return False
             self._duplex(left)
+        return True
 
     def flush(self) -> bool:
-        """Send what can be sent now; whether that is everything."""
+        """Send what can be sent now; whether that is everything.
+
+        What is being sent counts as sent, so that it is not sent once more where a signal's handler raises: the
+        connection is dropped then, which may flush it.
+        """
         unsent = self._unsent
+        data: Any = _NOTHING
         try:
             while unsent or self._rest:
                 data = self._rest or unsent.popleft()
                 if not self._rest and (unsent or self._tls is not None):
                     data = self._gathered(data)
-                self._rest = data
+                self._rest = _NOTHING
                 sent = self._sock.send(data, NOW)
-                self._rest = _NOTHING if sent == len(data) else memoryview(data)[sent:]
-        except BlockingIOError:
-            return False
+                if sent < len(data):
+                    self._rest = memoryview(data)[sent:]
         except OSError as error:
+            if is_handlers(error):
+                raise
+            if isinstance(error, BlockingIOError):
+                self._rest = data
+                return False
             self._end(error)
         return True
 
@@ -230,6 +242,8 @@ class Stream(asyncio.Transport):
 
     def _failed(self, error: OSError) -> bool:
         """Receiving has failed, if only because there is nothing."""
+        if is_handlers(error):
+            raise error
         if not isinstance(error, BlockingIOError | TimeoutError) or error.errno == errno.ETIMEDOUT:
             self._end(error)
         return False

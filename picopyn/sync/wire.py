@@ -29,7 +29,7 @@ from picopyn.errors import UsageError
 from picopyn.sync.caller_loop import CallerLoop
 from picopyn.sync.cancel_request import CancelRequest
 from picopyn.sync.copying import Sink
-from picopyn.sync.duplex_socket import ESTABLISHED
+from picopyn.sync.duplex_socket import ESTABLISHED, is_handlers
 from picopyn.sync.stream import Stream
 
 T = TypeVar("T")
@@ -302,8 +302,9 @@ class Wire(Connection):
         try:
             if self._state() == ESTABLISHED:  # not so of what was closed here
                 return bool(self._aborted)
-        except OSError:
-            pass
+        except OSError as error:
+            if is_handlers(error):
+                raise
         if self.was_closed():
             return True
         if not self.caller.in_use.locked():

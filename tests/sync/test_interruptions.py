@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import signal
+import socket
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -13,6 +14,9 @@ import asyncpg
 import pytest
 
 from picopyn.sync import Connection
+from picopyn.sync.caller_loop import CallerLoop
+from picopyn.sync.duplex_socket import DuplexSocket
+from picopyn.sync.stream import Stream
 from picopyn.testing import FaultProxy
 from tests.sync.conftest import Open, until
 from tests.sync.finger import Finger
@@ -121,21 +125,35 @@ def is_usable(connection: Connection, number: int) -> bool:
 
 
 @pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning")  # it was made, and then not begun
-@pytest.mark.parametrize("call", [prepared, not_prepared, in_a_transaction, many])
-def test_at_any_moment(call: Callable[[Connection], Any], opened: Open, full_size: bool) -> None:
-    """After it the connection answers what it is asked, or refuses; it never has another question's answer."""
+@pytest.mark.parametrize(
+    ("call", "raised"),
+    [
+        *((call, KeyboardInterrupt) for call in (prepared, not_prepared, in_a_transaction, many)),
+        *((prepared, raised) for raised in (TimeoutError, BlockingIOError, ConnectionError)),
+    ],
+)
+def test_at_any_moment(
+    call: Callable[[Connection], Any], raised: type[BaseException], opened: Open, full_size: bool
+) -> None:
+    """After it the connection answers what it is asked, or refuses; it never has another question's answer.
+
+    What a signal's handler raises may be of a class of the system's errors. It is not taken for one: the caller gets
+    it, and does not wait for an answer that was lost by it.
+    """
     connection = opened()
     stride = 1 if full_size or call is prepared else 5
     moment, interrupted = 1, 0
     while True:
         connection.fetchval("SELECT $1::int", 0)
+        finger = Finger(moment, ROOMS, raised=raised)
         try:
-            with Finger(moment, ROOMS):
+            with finger:
                 assert call(connection) == 5
-        except KeyboardInterrupt:
+        except raised:
             interrupted += 1
             moment += stride
         else:
+            assert finger.left > 0  # nobody has swallowed it
             break
         assert asyncio._get_running_loop() is None
         if is_usable(connection, moment):
@@ -145,3 +163,32 @@ def test_at_any_moment(call: Callable[[Connection], Any], opened: Open, full_siz
         connection.terminate()
         connection = opened()
     assert interrupted > 15
+
+
+def test_nothing_is_sent_twice() -> None:
+    """Interrupted right after it was sent, a statement is not sent once more while its connection is dropped."""
+    moment = 1
+    while True:
+        listening = socket.create_server(("127.0.0.1", 0))
+        ours = DuplexSocket(socket.AF_INET, socket.SOCK_STREAM)
+        ours.settimeout(None)
+        ours.connect(listening.getsockname())
+        ours.settimeout(0)
+        theirs, _ = listening.accept()
+        listening.close()
+        stream = Stream(ours, asyncio.Protocol(), CallerLoop())
+        stream.write(b"INSERT")
+        finished = False
+        try:
+            with Finger(moment, ("picopyn/sync/stream",)):
+                stream.flush()
+            finished = True
+        except KeyboardInterrupt:
+            moment += 1
+        stream.write(b"X")
+        stream.abort()
+        with theirs, theirs.makefile("rb") as arrived:
+            assert arrived.read() in (b"INSERTX", b"X")
+        if finished:
+            break
+    assert moment > 3

@@ -72,6 +72,7 @@ def nothing_is_lost(pool: Pool) -> None:
         *((call, KeyboardInterrupt) for call in (routed, many, held, in_a_transaction)),
         (routed, OutOfTime),
         (held, OutOfTime),
+        (routed, TimeoutError),
     ],
 )
 def test_at_any_moment(call: Callable[[Pool], Any], raised: type[BaseException], pool: Pool, full_size: bool) -> None:

@@ -68,6 +68,9 @@ class AcquiredConnection:
         attribute: Any = getattr(self._mine(), name)
         return self._passed_on(name, attribute) if inspect.iscoroutinefunction(attribute) else attribute
 
+    def __reduce__(self) -> str | tuple[Any, ...]:
+        raise UsageError("a connection on loan can be neither copied nor sent to another process; acquire one there")
+
     def __del__(self) -> None:
         loan: Loan | None = getattr(self, "_loan", None)
         if loan is None or loan.released or self._connection.inherited:

@@ -19,6 +19,7 @@ from picopyn.asynchronous.known_types import known_arrays
 from picopyn.asynchronous.last_byte import seconds_since_last_byte
 from picopyn.asynchronous.tapping import tapped
 from picopyn.engine.row_acks import RowAcks
+from picopyn.errors import UsageError
 
 #: Stands for the statement of a look-up that was not needed: it has a name, so it has replaced no unnamed one.
 _NOT_ASKED = SimpleNamespace(name="-")
@@ -49,6 +50,9 @@ class Connection(CopyingConnection):
         self.on_notice: Callable[[str], None] | None = listening.on_notice if listening else None
         self.endpoint: tuple[str, int] = ("", 0)
         self.has_catalog = True
+
+    def __reduce__(self) -> str | tuple[Any, ...]:
+        raise UsageError("a connection can be neither copied nor sent to another process; open one there")
 
     def _process_log_message(self, fields: dict[str, str], last_query: str | None) -> None:
         if self.on_notice is not None:

@@ -78,6 +78,9 @@ class AcquiredConnection:
         method = getattr(self._connection, name)
         return method if name in _MAKE else self._guarded(name, method)
 
+    def __reduce__(self) -> str | tuple[Any, ...]:
+        raise UsageError("a connection on loan can be neither copied nor sent to another process; acquire one there")
+
     def __del__(self) -> None:
         """This may be any thread, in the middle of anything: nothing is locked here."""
         loan: Loan | None = getattr(self, "_loan", None)

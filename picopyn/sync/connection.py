@@ -58,6 +58,9 @@ class Connection:
         host, port = self._wire.endpoint
         return f"<Connection {host}:{port}{' closed' if self.is_closed() else ''}>"
 
+    def __reduce__(self) -> str | tuple[Any, ...]:
+        raise UsageError("a connection can be neither copied nor sent to another process; open one there")
+
     # statements
 
     def execute(self, query: str, *args: Any, timeout: float | None = None) -> str:

@@ -38,6 +38,7 @@ from picopyn.routing.transactions import RETRIES
 from picopyn.settings import PoolSettings, check_grace, check_timeout
 from picopyn.sync import supported
 from picopyn.sync.acquired import AcquiredConnection, Acquiring, PoolTransaction
+from picopyn.sync.caller_loop import CallerLoop
 from picopyn.sync.control_thread import ControlThread
 from picopyn.sync.driving import OWN_ERRORS, call, drive
 from picopyn.sync.lifecycle import Lifecycle
@@ -508,7 +509,8 @@ class Pool(PoolFacade[Lifecycle], PublishedNames):
             NotSupported: The server has no transactions (Picodata), or cannot tell what became of one (`resolve` on
                 YugabyteDB); nothing was sent.
             TypeError: `work` is no function, or a coroutine or generator function; nothing was sent.
-            UsageError: `work` executed a statement that ends the transaction.
+            UsageError: `work` executed a statement that ends the transaction (COMMIT, END, ROLLBACK, ABORT, PREPARE
+                TRANSACTION).
             ValueError: The retries or the limit are none.
             Exception: What `work` raised; it was rolled back.
         """
@@ -653,8 +655,11 @@ class Pool(PoolFacade[Lifecycle], PublishedNames):
             raise
 
     def _warn_about_the_loop(self) -> None:
-        """Tell, once, whoever uses the pool where an event loop runs that it stands still."""
-        if self._warned:
+        """Tell, once, whoever uses the pool where an event loop runs that it stands still.
+
+        One of ours runs where rows are brought, or callbacks are called; whatever is below it has been told of already.
+        """
+        if self._warned or isinstance(_get_running_loop(), CallerLoop):
             return
         self._warned = True
         text = "picopyn.sync is used in a running event loop, which stands still meanwhile; use picopyn.asynchronous"

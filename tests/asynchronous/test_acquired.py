@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import gc
 import io
 import json
+import pickle
 import warnings
 from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any
@@ -614,6 +616,20 @@ async def collected(step: Coroutine[Any, Any, None]) -> None:
     """Do it, and have the garbage collected."""
     await step
     gc.collect()
+
+
+@pytest.mark.parametrize("made", [copy.copy, copy.deepcopy, pickle.dumps])
+@pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning")
+async def test_a_connection_cannot_be_copied(made: Callable[[Any], Any], pool: Pool) -> None:
+    """A copy that is forgotten would give back what the original still uses."""
+    async with pool.acquire() as connection:
+        for each in (connection, connection._connection):
+            with pytest.raises(UsageError, match="neither copied nor sent to another process"):
+                made(each)
+        gc.collect()
+        await asyncio.sleep(0)
+        assert pool.stats().in_use == 1
+        assert await connection.fetchval("SELECT 1") == 1
 
 
 async def test_a_forgotten_connection_is_told_and_goes_back(pool: Pool) -> None:

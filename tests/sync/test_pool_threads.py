@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import gc
+import pickle
 import threading
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
@@ -15,7 +17,7 @@ import pytest
 
 from picopyn.errors import AcquireTimeout, ConfigError, PoolClosed, UsageError
 from picopyn.observe import ConnectionClosed
-from picopyn.sync import Connection, Pool
+from picopyn.sync import Connection, Pool, connect
 from picopyn.sync.acquired import AcquiredConnection
 from picopyn.sync.duplex_socket import ESTABLISHED
 from picopyn.testing import PostgresServer
@@ -170,6 +172,44 @@ def test_in_a_running_event_loop_it_works_and_warns_once(way: str, server: Postg
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             assert asyncio.run(call()) == [1, 2]
+
+
+@pytest.mark.parametrize("way", ["executemany", "copy", "listener"])
+@pytest.mark.filterwarnings("error:picopyn.sync is used in a running event loop:RuntimeWarning")
+def test_a_loop_of_ours_is_none_of_the_users(way: str, server: PostgresServer) -> None:
+    """Rows that are read with the same pool, and callbacks that use it: not a word about an event loop."""
+    with opened(server, max_size=2) as pool:
+        heard: list[int] = []
+
+        def rows() -> Iterator[tuple[int]]:
+            for number in range(3):
+                yield (pool.fetchval("SELECT $1::int", number),)
+
+        with pool.acquire() as connection:
+            connection.execute("CREATE TEMP TABLE t (id int)")
+            if way == "executemany":
+                connection.executemany("INSERT INTO t VALUES ($1)", rows())
+            elif way == "copy":
+                connection.copy_records_to_table("t", records=rows())
+            else:
+                connection.add_listener("news", lambda *_: heard.extend(number for (number,) in rows()))
+                connection.execute("NOTIFY news")
+                connection.execute("INSERT INTO t SELECT generate_series(0, 2)")
+            assert [row["id"] for row in connection.fetch("SELECT id FROM t ORDER BY id")] == [0, 1, 2]
+        assert heard == ([0, 1, 2] if way == "listener" else [])
+
+
+@pytest.mark.parametrize("made", [copy.copy, copy.deepcopy, pickle.dumps])
+@pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning")
+def test_a_connection_cannot_be_copied(made: Callable[[Any], Any], server: PostgresServer) -> None:
+    """A copy that is forgotten would give back what the original still uses."""
+    with opened(server, max_size=1) as pool, connect(server.dsn, ssl="disable") as own, pool.acquire() as lent:
+        for each in (own, lent):
+            with pytest.raises(UsageError, match="neither copied nor sent to another process"):
+                made(each)
+        gc.collect()
+        assert pool.stats().in_use == 1
+        assert (own.fetchval("SELECT 1"), lent.fetchval("SELECT 2")) == (1, 2)
 
 
 def test_a_forgotten_connection_is_told_and_goes_back(server: PostgresServer) -> None:

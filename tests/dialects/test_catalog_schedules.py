@@ -32,7 +32,7 @@ law = settings(max_examples=100)
 def test_no_schedule_takes_a_step_backward(full_size: bool, measured: Callable[[str, object], None]) -> None:
     """What was told last, in the order of the raft log, is what is shown, after each step; 1 000 000 in full size."""
     if not full_size:
-        play(range(2_000))
+        play(range(20_000))
         return
     batches = [range(first, first + BATCH) for first in range(0, 1_000_000, BATCH)]
     with ProcessPoolExecutor(os.cpu_count(), get_context("spawn")) as workers:

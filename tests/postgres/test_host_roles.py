@@ -99,6 +99,7 @@ async def test_session_attributes(servers: PostgresCluster, open_pool: OpenPool,
     assert await ports(pool) == port(servers, *names)
 
 
+@pytest.mark.parametrize("facade", FACADES, indirect=True)
 async def test_watchers_have_connections_of_their_own(servers: PostgresCluster, open_pool: OpenPool) -> None:
     """One per host beside the pool's; when all of those are taken, roles are watched all the same."""
     pool = await open_pool(servers.dsn, max_size=1, application_name="mine", refresh_delay=0.05)
@@ -155,6 +156,7 @@ async def test_a_call_that_reads_anywhere_may_turn_out_to_write(servers: Postgre
     assert pool.stats().retries == {"NOT_LEADER": 5}
 
 
+@pytest.mark.parametrize("facade", FACADES, indirect=True)
 async def test_two_primaries_are_told_once_and_the_newer_one_is_used(
     servers: PostgresCluster, open_pool: OpenPool, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -175,6 +177,7 @@ async def test_two_primaries_are_told_once_and_the_newer_one_is_used(
     assert "(timeline 2) is used as the primary" in told[0]
 
 
+@pytest.mark.parametrize("facade", FACADES, indirect=True)
 async def test_a_stale_replica_comes_last(servers: PostgresCluster, open_pool: OpenPool) -> None:
     """Behind the fresh one, and behind the primary where that may answer; it is used when nothing else is left."""
     limit = StalenessPolicy(max_lag_bytes=0)
@@ -213,6 +216,7 @@ async def test_a_frozen_host_delays_nobody(servers: PostgresCluster, open_pool: 
     await until(lambda: replicas(pool) == port(servers, "n2", "n3"))
 
 
+@pytest.mark.parametrize("facade", FACADES, indirect=True)
 async def test_a_replica_is_waited_for_and_never_replaced_in_silence(
     postgres: PostgresServer, open_pool: OpenPool
 ) -> None:
@@ -229,6 +233,7 @@ async def test_a_replica_is_waited_for_and_never_replaced_in_silence(
         await plain.fetchval(PORT, role="master")
 
 
+@pytest.mark.parametrize("facade", FACADES, indirect=True)
 async def test_a_balancer_of_ones_own(servers: PostgresCluster, open_pool: OpenPool) -> None:
     """It chooses among the hosts that are equally good."""
     chosen: list[Any] = []
@@ -249,6 +254,7 @@ async def test_a_balancer_of_ones_own(servers: PostgresCluster, open_pool: OpenP
     assert seen == seen[:2] * 3
 
 
+@pytest.mark.parametrize("facade", FACADES, indirect=True)
 async def test_a_link_that_is_cut_and_one_that_is_mute(servers: PostgresCluster, open_pool: OpenPool) -> None:
     """The watcher finds its way back, whatever became of its connection."""
     host, number = servers.address_of("n1")

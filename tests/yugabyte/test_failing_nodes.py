@@ -261,6 +261,7 @@ async def test_a_node_freezes_while_it_is_used(shared_cluster: Factory, open_poo
     assert "n1" in await held(pool, cluster, 30)
 
 
+@both
 async def test_another_cluster_is_not_taken_for_ours(
     picopyn_yugabyte_cluster: Factory, open_pool: OpenPool, caplog: pytest.LogCaptureFixture
 ) -> None:

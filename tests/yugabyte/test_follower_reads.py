@@ -192,6 +192,7 @@ async def test_without_a_pool(four: YugabyteCluster, facade: str) -> None:
         await connect(facade, four.dsn, yb_follower_read_staleness_ms=2000)
 
 
+@both
 async def test_a_real_cluster(real_dsn: str, open_pool: OpenPool) -> None:
     """Its sessions say that the settings are in force, and it answers."""
     pool = await open_pool(real_dsn, load_balance=True, yb_follower_read_staleness_ms=5000)

@@ -142,6 +142,7 @@ async def test_a_drained_node_gets_nothing_new(six: YugabyteCluster, open_pool: 
     assert await held(pool, six, 6) == of(1, 2, 3, count=2)
 
 
+@both
 async def test_the_topology_shows_places_and_types(six: YugabyteCluster, open_pool: OpenPool) -> None:
     """The tier is the type of a node, the failure domain its place, the uuid its own."""
     pool = await open_pool(six.dsn_of("n2"), load_balance=True)
@@ -152,6 +153,7 @@ async def test_the_topology_shows_places_and_types(six: YugabyteCluster, open_po
     assert nodes["n5"].failure_domain == {"cloud": "c", "region": "r", "zone": "dc3"}
 
 
+@both
 async def test_only_nodes_in_use_have_connections(six: YugabyteCluster, open_pool: OpenPool) -> None:
     """`min_size` counts for each node of the best level; the others get none until they are needed."""
     keys = "c.r.dc1:1,c.r.dc2:2"
@@ -165,6 +167,7 @@ async def test_only_nodes_in_use_have_connections(six: YugabyteCluster, open_poo
 
 
 @pytest.mark.parametrize("columns", [8, 9])
+@both
 async def test_older_releases(picopyn_yugabyte_cluster: Factory, open_pool: OpenPool, columns: int) -> None:
     """Without `universe_uuid`, and without `uuid`, where the address is the identity."""
     cluster = picopyn_yugabyte_cluster(PRIMARIES_HERE, columns=columns, tablets=None)
@@ -186,6 +189,7 @@ async def test_public_addresses_from_outside(shared_cluster: Factory, open_pool:
     assert await held(pool, cluster) == of(1, 2, 3, count=4)
 
 
+@both
 async def test_private_addresses_from_inside(six: YugabyteCluster, open_pool: OpenPool) -> None:
     """Although public ones exist; and a function for tunnels has the last word."""
     pool = await open_pool(six.dsn_of("n1"), load_balance=True)
@@ -245,6 +249,7 @@ def denied() -> Iterator[YugabyteCluster]:
         yield cluster
 
 
+@both
 async def test_who_may_not_ask_for_the_servers(
     denied: YugabyteCluster, open_pool: OpenPool, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -283,6 +288,7 @@ async def test_a_refusing_mode_without_a_list_refuses(
     assert await opened.fetchval("SELECT 1") == 1
 
 
+@both
 async def test_a_refusing_mode_waits_as_long_as_a_call_may(six: YugabyteCluster, open_pool: OpenPool) -> None:
     """The opening, too: `acquire_timeout` counts where nodes that may not be used live on."""
     options = {"load_balance": "only-rr", "topology_keys": "c.r.dc1", "fallback_to_topology_keys_only": True}
@@ -291,6 +297,7 @@ async def test_a_refusing_mode_waits_as_long_as_a_call_may(six: YugabyteCluster,
     assert told.value.mode == "load_balance=only-rr, topology_keys=c.r.dc1:1, fallback_to_topology_keys_only"
 
 
+@both
 async def test_a_zone_that_no_node_has_is_told(
     six: YugabyteCluster, open_pool: OpenPool, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -305,6 +312,7 @@ async def test_a_zone_that_no_node_has_is_told(
     assert refused.value.mode == "load_balance=any, topology_keys=c.r.nowhere:1, fallback_to_topology_keys_only"
 
 
+@both
 async def test_a_session_is_cleared_without_binding_it(six: YugabyteCluster, open_pool: OpenPool) -> None:
     """No DISCARD, no SET SESSION AUTHORIZATION; but what a borrower bound himself does not reach the next one."""
     six.execute("CREATE ROLE someone")
@@ -345,6 +353,7 @@ async def test_settings_of_other_servers_are_refused_once_the_server_is_known(
     assert [problem.split()[0] for problem in told.value.problems] == ["on", "balancer_policy"]
 
 
+@both
 async def test_a_real_cluster(real_dsn: str, open_pool: OpenPool) -> None:
     """What the servers list is what the pool uses, evenly."""
     pool = await open_pool(real_dsn, load_balance=True, max_size=30)

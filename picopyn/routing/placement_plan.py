@@ -57,11 +57,11 @@ class PlacementPlanner(Planner):
         self._servers = [node for node in nodes if node.tier] if table.discovered else []
         self._groups: Groups = self._placement.groups(self._servers, seeds)
         self._best = _ring(self._groups) if self._groups else None
-        self._following: dict[int, tuple[Plan, Plan]] = {}
+        self._following: dict[tuple[int, Role], tuple[Plan, Plan]] = {}
 
     def for_host(self, role: Role) -> Plan:
         """Plan a call; every node takes every statement, and reads from followers for a role that allows it."""
-        return self._follow(self._placed()) if role in FOLLOWING else self._placed()
+        return self._follow(self._placed(), role) if role in FOLLOWING else self._placed()
 
     def near(self, holders: Collection[str], role: Role) -> Plan:
         """Plan a read of one tablet from its copies: by a node of the group in use that holds one, if any does."""
@@ -70,19 +70,19 @@ class PlacementPlanner(Planner):
         holding = [node for node in group if node.uuid in holders]
         first = least_loaded([node.uuid for node in holding], self._load, self._rng) if holding else None
         if first is None:
-            return self._follow(plan)
+            return self._follow(plan, role)
         others = [each for each in plan.candidates if each.node is not holding[first]]
         candidates = [Candidate(holding[first]), *others]
-        return Plan(tuple(Candidate(each.node, REPLICA_READ) for each in candidates), _OFF_LEADER, direct=True)
+        return Plan(_following(candidates, role), _OFF_LEADER, direct=True)
 
-    def _follow(self, plan: Plan) -> Plan:
+    def _follow(self, plan: Plan, role: Role) -> Plan:
         """The same over connections that read from followers; the same plan is turned once."""
-        known = self._following.get(id(plan))
+        known = self._following.get((id(plan), role))
         if known is None or known[0] is not plan:
             if len(self._following) >= _MOST_FOLLOWING:
                 self._following.clear()
-            candidates = tuple(Candidate(each.node, REPLICA_READ) for each in plan.candidates)
-            known = self._following[id(plan)] = (plan, replace(plan, candidates=candidates, reason=_OFF_LEADER))
+            candidates = _following(plan.candidates, role)
+            known = self._following[id(plan), role] = (plan, replace(plan, candidates=candidates, reason=_OFF_LEADER))
         return known[1]
 
     def _placed(self) -> Plan:
@@ -151,6 +151,12 @@ def least_loaded(uuids: Sequence[str], load: Callable[[str], int], rng: Random) 
         return None
     ties = [position for position, now in enumerate(loads) if now == least]
     return ties[0] if len(ties) == 1 else ties[int(rng.random() * len(ties))]
+
+
+def _following(candidates: Sequence[Candidate], role: Role) -> tuple[Candidate, ...]:
+    """The nodes by connections that read from followers, and where that is only preferred, by plain ones after them."""
+    followers = tuple(Candidate(each.node, REPLICA_READ) for each in candidates)
+    return followers if role is Role.REPLICA else (*followers, *candidates)
 
 
 def _ring(groups: Sequence[Sequence[Node]]) -> Ring:

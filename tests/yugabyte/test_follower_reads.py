@@ -155,6 +155,7 @@ async def test_a_server_without_follower_reads_says_so(four: YugabyteCluster, op
             await pool.fetchval("SELECT 1", role="replica")
         told = str(refused.value)
     assert await pool.fetchval("SELECT 1", timeout=LONG) == 1
+    assert await pool.fetchval("SELECT 1", role="prefer_replica", timeout=LONG) == 1
     with pytest.raises(NoNodeAvailable):
         await open_pool(plain, dialect="yugabyte", role="replica", connect_timeout=1)
 

@@ -129,10 +129,9 @@ async def test_a_dead_host_and_one_that_is_starting_cost_no_call(
         ports = Counter(await asyncio.gather(*(pool.fetchval("SELECT inet_server_port()") for _ in range(50))))
         assert set(ports) <= {postgres.port, postgres_too.port}
         await until(lambda: [node.state for node in pool.stats().nodes.values()].count("down") == 2)
-        assert {await pool.fetchval("SELECT inet_server_port()") for _ in range(50)} == {
-            postgres.port,
-            postgres_too.port,
-        }
+        seen: set[int] = set()
+        while seen != {postgres.port, postgres_too.port}:  # a host may be in doubt for a moment
+            seen.add(await pool.fetchval("SELECT inet_server_port()"))
         await pool.close()
 
 

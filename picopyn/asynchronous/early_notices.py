@@ -63,6 +63,7 @@ class ListeningLoop:
     async def start_tls(self, *args: Any, **more: Any) -> Any:
         """Shake hands; asyncpg makes its protocol after that, before anything else happens."""
         transport = await self.behind.start_tls(*args, **more)
+        transport.pause_reading()  # the question may come in this very turn of the loop
         self.behind.call_soon(self._guard, transport)
         return transport if self._ear is None else _Transport(transport, self._hear)
 
@@ -81,6 +82,7 @@ class ListeningLoop:
         protocol = transport.get_protocol()
         if hasattr(protocol, "set_connection"):
             Doorkeeper(protocol, self._entry).stand_before(transport)
+        transport.resume_reading()
 
 
 def _asyncpgs_own(protocol: Any) -> Any:

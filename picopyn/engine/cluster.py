@@ -441,7 +441,7 @@ class Cluster:
         return self._pools.all()
 
     def _drop(self, link: Link) -> None:
-        for pool in self._pools.all():
+        for pool in self._all_pools():
             if link in pool.slots.held:
                 pool.drop(link, "terminated")
                 return

@@ -220,6 +220,10 @@ class Dialect(Protocol):
         """Whether a server's error leaves open if the statement took effect at all; of COMMIT, more errors may."""
         ...
 
+    def only_reads(self, sqlstate: str | None) -> bool:
+        """Whether an error says that a session, opened to read only, has refused a write: nothing was done."""
+        ...
+
     @property
     def outcome_questions(self) -> tuple[str, str] | None:
         """How it is found out what became of a transaction whose COMMIT was not answered; None: it cannot be.

@@ -26,11 +26,6 @@ from picopyn.routing.route import RouteKind
 #: Stands for the number of the call that is offered for the next check of a route while that is being found out.
 NOT_SOON = 1 << 60
 
-#: SQLSTATE of a write in a session that only reads.
-#:
-#: *Source*: PostgreSQL documentation, Appendix A (read_only_sql_transaction).
-_ONLY_READS: Final = "25006"
-
 #: A name costs a call less than the member of an enumeration.
 _LEADER: Final = Role.LEADER
 
@@ -259,8 +254,8 @@ class CallRouter:
 
     def turns_to_leader(self, request: Request, purpose: Purpose, error: Exception) -> bool:
         """Whether a session that only reads refused what only preferred it: nothing was done, so it is for a leader."""
-        preferred = purpose is Purpose.REPLICA_READ and request.role is Role.PREFER_REPLICA and not self._sharded
-        turns = preferred and getattr(error, "sqlstate", None) == _ONLY_READS
+        preferred = purpose is Purpose.REPLICA_READ and request.role is Role.PREFER_REPLICA
+        turns = preferred and self._dialect.only_reads(getattr(error, "sqlstate", None))
         if turns:
             request.role = _LEADER
         return turns

@@ -106,6 +106,10 @@ class PicodataDialect:
         """Never for a statement of one owner; see `is_partial` for others."""
         return False
 
+    def only_reads(self, sqlstate: str | None) -> bool:
+        """Never: a replica sends a write on to its leader."""
+        return False
+
     @property
     def outcome_questions(self) -> tuple[str, str] | None:
         """None: there are no transactions."""

@@ -86,6 +86,10 @@ class PostgresDialect:
         """Never: a server that answers with an error has rolled back."""
         return False
 
+    def only_reads(self, sqlstate: str | None) -> bool:
+        """By the SQLSTATE of a read-only transaction."""
+        return sqlstate == faults.ONLY_READS
+
     @property
     def outcome_questions(self) -> tuple[str, str] | None:
         """By the number of the transaction, while the server that gave it runs on."""

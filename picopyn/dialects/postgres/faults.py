@@ -15,6 +15,9 @@ from typing import Final
 
 from picopyn.errors import Fault
 
+#: A write in a transaction that is, or was declared, read-only.
+ONLY_READS: Final = "25006"
+
 BY_SQLSTATE: Final[Mapping[str, Fault]] = {
     # Class 08: the connection, as a pooler in between tells it.
     "08000": Fault.LOST,
@@ -23,7 +26,7 @@ BY_SQLSTATE: Final[Mapping[str, Fault]] = {
     "08001": Fault.REFUSED,  # the pooler could not connect to the server
     "08004": Fault.REFUSED,  # the server rejected the connection
     # Asked to write where nothing may be written: a standby, or a primary that was just made read-only.
-    "25006": Fault.NOT_LEADER,
+    ONLY_READS: Fault.NOT_LEADER,
     # Class 40: rolled back because of another transaction; "retry the complete transaction" (section 13.5).
     "40001": Fault.CONFLICT,
     "40P01": Fault.CONFLICT,

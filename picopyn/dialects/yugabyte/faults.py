@@ -16,7 +16,7 @@ from picopyn.errors import Fault
 
 #: What PostgreSQL says of a standby, YugabyteDB says of a transaction that was declared read-only: every node takes
 #: writes, so another node would say the same.
-_OWN: Final = {"25006": Fault.STATEMENT}
+_OWN: Final = {faults.ONLY_READS: Fault.STATEMENT}
 
 _INTERNAL: Final = "XX000"
 _CONFLICT: Final = re.compile(

@@ -55,7 +55,7 @@ class AsyncioWaiter(Generic[T]):
 
     async def wait(self, deadline: float | None) -> T:
         """Wait for the value; `TimeoutError` at the deadline."""
-        if deadline is None:
+        if deadline is None or self._future.done():
             return await self._future
         timer = self._loop.call_at(deadline, self._expire)
         try:

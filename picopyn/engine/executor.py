@@ -23,7 +23,7 @@ from picopyn.engine.place import Place
 from picopyn.engine.request import Request
 from picopyn.engine.retries import Retries, is_goodbye
 from picopyn.engine.route_table import CompiledRoute, RouteTable
-from picopyn.engine.runtime import Link
+from picopyn.engine.runtime import Link, Waiter
 from picopyn.engine.tallies import Tallies
 from picopyn.errors import AuthenticationFailed, ConnectionLost, Fault, OutcomeUnknown, PoolClosed
 from picopyn.query_metadata import PreparedStatementMetadata
@@ -76,6 +76,7 @@ class Executor:
         self._pools = cluster.pools_by_key
         self._now = cluster.runtime.now
         self._acquire_timeout = cluster.settings.acquire_timeout
+        self._choosing = cluster.runtime.lock()
         self._lender = Lender(cluster, dialect, journal)
 
     @property
@@ -153,21 +154,30 @@ class Executor:
             if self.closed:
                 raise PoolClosed("the pool is closed")
             version = self._changes.version
-            plan = place.plan(self._cluster.planner, self._dialect, read=True)
+            with self._choosing:
+                plan = place.plan(self._cluster.planner, self._dialect, read=True)
+                turn = self._queue_for(request, plan)
             if plan.wait not in (None, Wait.NODES):
                 await self._wait(request, plan, version)
                 continue
             for candidate in plan.candidates:
-                if version != self._changes.version:
+                if turn is None and version != self._changes.version:
                     break
                 pool = self._cluster.pool(candidate)
                 request.elsewhere = candidate is not plan.candidates[-1]
-                link = pool.try_take(request) or await self._take(request, pool)
+                link, turn = await self._take(request, pool, turn), None
                 if link is not None:
                     return Loan(self._lender, pool, link, request)
             else:
                 rounds += 1
                 await self._pause(request, rounds, version)
+
+    def _queue_for(self, request: Request, plan: Plan) -> Waiter[Link] | None:
+        """Take a place in the queue of the first candidate, so that who chooses next sees what was chosen."""
+        if not plan.candidates:
+            return None
+        request.elsewhere = len(plan.candidates) > 1
+        return self._cluster.pool(plan.candidates[0]).queue(request)
 
     def route(self, query: str) -> CompiledRoute | None:
         """What is compiled for a text that was learned."""
@@ -220,9 +230,9 @@ class Executor:
 
     # waiting
 
-    async def _take(self, request: Request, pool: NodePool) -> Link | None:
+    async def _take(self, request: Request, pool: NodePool, turn: Waiter[Link] | None = None) -> Link | None:
         try:
-            return await pool.take(self._patience(request), request)
+            return await pool.take(self._patience(request), request, turn)
         except NodeUnreachable as error:
             self._unreachable(request, pool.node, error)
             return None

@@ -108,12 +108,13 @@ class NodePool:
         link = self.slots.take(owner)
         return self._sound(link, owner) if link is not None and link.is_closed() else link
 
-    async def take(self, deadline: float | None, owner: object = None) -> Link:
+    async def take(self, deadline: float | None, owner: object = None, place: Waiter[Link] | None = None) -> Link:
         """Take a connection: an idle one, or the next that becomes free or is opened, in the order of asking.
 
         Args:
             deadline: Until when to wait, on the runtime's clock; None: no limit.
             owner: On whose behalf.
+            place: His place in the queue, if he has one.
 
         Raises:
             NodeUnreachable: No connection could be made, and there is none that could become free.
@@ -122,14 +123,7 @@ class NodePool:
             TimeoutError: The deadline passed.
         """
         while True:
-            waiter = self._terms.runtime.waiter()
-            with self._lock:
-                link = self._take_or_queue(waiter, owner)
-                may_grow = link is None and self.slots.has_room
-            if link is not None:
-                return link
-            if may_grow or self._terms.budget.is_hungry(self):
-                self._grow_soon()
+            waiter = place or self.queue(owner)
             try:
                 taken: Link = await waiter.wait(deadline)
             except BaseException:
@@ -138,6 +132,23 @@ class NodePool:
             if not taken.is_closed():
                 return taken
             self.drop(taken, "broken")  # it ended on its way to the one who has waited for it
+            place = None
+
+    def queue(self, owner: object) -> Waiter[Link]:
+        """Take a place in the queue, which may be one at its end already; never waits. `take` waits there."""
+        waiter = self._terms.runtime.waiter()
+        try:
+            with self._lock:
+                link = self._take_or_queue(waiter, owner)
+                may_grow = link is None and self.slots.has_room
+        except (NodeUnreachable, QueueFull) as error:
+            waiter.fail(error)
+            return waiter
+        if link is not None:
+            waiter.wake(link)
+        elif may_grow or self._terms.budget.is_hungry(self):
+            self._grow_soon()
+        return waiter
 
     def give(self, link: Link) -> None:
         """Give a connection back after use: it goes to the first waiter, or becomes idle, or leaves."""

@@ -29,6 +29,7 @@ class LendableConnection(ShortWayConnection):
     """
 
     __slots__ = (
+        "_at_once",
         "_borrower",
         "_codecs_changed",
         "_kept",
@@ -51,13 +52,20 @@ class LendableConnection(ShortWayConnection):
         self._kept: tuple[set[Any], ...] = ()
         self._kept_listeners: dict[str, set[Any]] = {}
         self._on_lost: Callable[[Any], None] | None = None
+        self._at_once: Callable[[Any], None] | None = None
         fork.watch(self)
 
     # ending
 
-    def tell_when_lost(self, listener: Callable[[Any], None]) -> None:
-        """Call somebody with this connection, once, when it is closed by anyone; borrowers cannot take that away."""
+    def tell_when_lost(self, listener: Callable[[Any], None], at_once: Callable[[Any], None] | None = None) -> None:
+        """Call somebody with this connection, once, when it is closed by anyone; borrowers cannot take that away.
+
+        Args:
+            listener: Called in the next turn of the loop.
+            at_once: Called in this turn, from wherever that may be: it must do very little.
+        """
         self._on_lost = listener
+        self._at_once = at_once
 
     def terminate(self) -> None:
         """Drop the connection at once. One whose request is being cancelled may be kept out of sight until it is."""
@@ -148,6 +156,9 @@ class LendableConnection(ShortWayConnection):
         return self if borrower is None else borrower
 
     def _call_termination_listeners(self) -> None:
+        at_once, self._at_once = self._at_once, None
+        if at_once is not None:
+            at_once(self)
         listener, self._on_lost = self._on_lost, None
         if listener is not None and not self._loop.is_closed():
             self._loop.call_soon(listener, self)
@@ -206,7 +217,7 @@ class LendableConnection(ShortWayConnection):
         mine: Any = self
         mine._aborted = True
         mine._protocol = None
-        self._on_lost = None
+        self._on_lost = self._at_once = None
         self._termination_listeners.clear()
         if socket is not None and socket.fileno() >= 0:
             nowhere = os.open(os.devnull, os.O_RDWR)

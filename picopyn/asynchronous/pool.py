@@ -215,7 +215,8 @@ class Pool(PoolFacade[Lifecycle], PublishedNames):
         request = self._request("fetchrow", query, args, timeout, role, idempotent)
         if where:
             self._send_to(request, role, where)
-        rows = await self._executor.run(request)
+        run = self._executor.run
+        rows = await run(request)
         return rows[0] if rows else None
 
     async def fetchval(
@@ -243,7 +244,8 @@ class Pool(PoolFacade[Lifecycle], PublishedNames):
         if where:
             self._send_to(request, role, where)
         request.word = "fetchval"
-        rows = await self._executor.run(request)
+        run = self._executor.run
+        rows = await run(request)
         return rows[0][column] if rows else None
 
     async def executemany(

@@ -154,12 +154,14 @@ class AsyncioRuntime:
         if tasks:
             await asyncio.wait(tasks, timeout=max(0.0, deadline - self.now()))
 
-    async def open_link(self, node: Node, purpose: Purpose, on_lost: Callable[[Any], None]) -> Link:
+    async def open_link(
+        self, node: Node, purpose: Purpose, on_lost: Callable[[Any], None], at_once: Callable[[Any], None] | None = None
+    ) -> Link:
         """Open a connection to a node; see the protocol."""
         connection = await self._open_connection(node, purpose)
         if connection.is_closed():
             raise ConnectionError("the connection broke while it was being set up")
-        connection.tell_when_lost(on_lost)
+        connection.tell_when_lost(on_lost, at_once)
         return connection  # type: ignore[no-any-return]
 
     async def restore_link(self, link: Any, deadline: float) -> bool:

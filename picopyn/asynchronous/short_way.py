@@ -33,23 +33,27 @@ OUTDATED = (InvalidCachedStatementError, OutdatedSchemaCacheError)
 class ShortWayConnection(asyncpg.Connection):
     """asyncpg's connection, whose calls of known statements cost less."""
 
-    __slots__ = ("_entries", "_row_class")
+    __slots__ = ("_entries", "_find", "_row_class", "_touch")
 
     _protocol: Any
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._entries: Any = self._stmt_cache._entries
+        self._find: Callable[[Any], Any] = self._entries.get  # asked for at every call, Python would bind them anew
+        self._touch: Callable[[Any], None] = self._entries.move_to_end
         self._row_class: Any = self._protocol.get_record_class()
 
     def ask(self, method: str, query: str, args: Sequence[Any], timeout: float | None) -> Awaitable[Any]:
         """Send what a pool's method has to send; see the engine's `Link`."""
-        key = query, self._row_class, False  # what `_known` does, without a call of its own
-        entry = self._entries.get(key) if args and method in SHAPES else None
-        if entry is None or entry._statement.closed or self._aborted or self._query_loggers:
+        key = query, self._row_class, False  # what `_known` does, and less: a connection that is lost has no entries
+        find, touch = self._find, self._touch
+        entry = find(key)
+        shape = SHAPES.get(method)
+        if entry is None or shape is None or not args or self._query_loggers:
             return self._ask_anew(method, query, args, timeout)
-        self._entries.move_to_end(key)
-        limit, with_status = SHAPES[method]
+        touch(key)
+        limit, with_status = shape
         answer: Awaitable[Any] = self._protocol.bind_execute(entry._statement, args, "", limit, with_status, timeout)
         return answer
 

@@ -13,6 +13,7 @@ from typing import Any, Final, Protocol
 from picopyn.dialects.base import Capability, Dialect, Purpose
 from picopyn.engine import failures
 from picopyn.engine.cluster import Cluster
+from picopyn.engine.express import Express
 from picopyn.engine.request import MANY, Request, check_text
 from picopyn.engine.retries import Retries
 from picopyn.engine.route_table import CompiledRoute, RouteTable
@@ -20,7 +21,7 @@ from picopyn.engine.runtime import Waiter
 from picopyn.engine.tallies import Tallies
 from picopyn.errors import PoolClosed
 from picopyn.query_metadata import PreparedStatementMetadata
-from picopyn.routing.plan import OFF_LEADER, Plan, Planner, Role, Wait
+from picopyn.routing.plan import OFF_LEADER, Plan, Role, Wait
 from picopyn.routing.route import RouteKind
 
 #: Stands for the number of the call that is offered for the next check of a route while that is being found out.
@@ -63,6 +64,7 @@ class CallRouter:
 
     Attributes:
         closed: The pool closes: calls are refused; see `refuse`.
+        express: The short way of most calls, which need no plan from here.
     """
 
     __slots__ = (
@@ -72,12 +74,12 @@ class CallRouter:
         "_dialect",
         "_doubted",
         "_learner",
-        "_linked_to",
         "_losses",
         "_retries",
         "_routes",
         "_sharded",
         "closed",
+        "express",
     )
 
     def __init__(
@@ -90,6 +92,7 @@ class CallRouter:
         retries: Retries,
     ) -> None:
         self.closed = False
+        self.express = Express(cluster, routes, owners=Capability.SHARDED in dialect.capabilities)
         self._retries = retries
         self._losses = retries.losses
         self._counts = counts
@@ -100,7 +103,6 @@ class CallRouter:
         self._dialect = dialect
         self._sharded = Capability.SHARDED in dialect.capabilities
         self._doubted = cluster.health.doubted
-        self._linked_to: Planner | None = None
 
     @property
     def _learns(self) -> bool:
@@ -110,7 +112,7 @@ class CallRouter:
     def refuse(self) -> None:
         """Refuse every call from now on."""
         self.closed = True
-        self._compiled = {}  # so a call that is not refused does not have to ask
+        self.express.close()
 
     @property
     def tallies(self) -> Tallies:
@@ -124,22 +126,14 @@ class CallRouter:
             PoolClosed: The pool is closed.
             PicopynError: The caller said where it goes, and there is no such place; see `Place.plan`.
         """
-        route = self._compiled.get(request.query)
-        if route is not None and self._linked_to is self._cluster.planner and not self._doubted:
-            plans = route.plans
-            role = request.role
-            if plans is not None and request.place is None and (role is _LEADER or role not in OFF_LEADER):
-                bucket = route.bucket(request.args)
-                found = None if bucket is None else plans[bucket]
-                if found is not None:
-                    request.route = route
-                    request.plan = found
-                    return found
-        request.plan = plan = self._plan_slowly(request)
+        express = self.express
+        plan = express.alone
+        if plan is None or not express.is_open or request.place is not None or request.role is not _LEADER:
+            plan = self._plan(request)
+        request.plan = plan
         return plan
 
-    def _plan_slowly(self, request: Request) -> Plan:
-        """Plan a call that needs more than a look-up; the next call of its text may not."""
+    def _plan(self, request: Request) -> Plan:
         if self.closed:
             raise request.annotate(PoolClosed("the pool is closed"))
         planner = self._cluster.planner
@@ -150,12 +144,18 @@ class CallRouter:
         request.route = route = self._compiled.get(request.query) or self._find_route(request)
         if route is None or not route.limit:
             return self._plan_unkeyed(request, route)
-        if not (self._doubted or planner.by_tablets) and (route.plans is None or self._linked_to is not planner):
-            self._cluster.runtime.post(partial(self._link, route))
+        if not (planner.by_tablets or self._losses.suspects):
+            self._hurry(request.query, route)
         bucket = route.bucket(request.args)
         if bucket is None:
             return self._plan_unkeyed(request, route)
         return planner.for_bucket(route.tier, bucket, request.role, self._reads_off(request), route.reason)
+
+    def _hurry(self, query: str, route: CompiledRoute | None = None) -> None:
+        """Let the next call of a text go the short way, if it may."""
+        express = self.express
+        if not (self._doubted or (express.is_open and express.routes.get(query) is route)):
+            self._cluster.runtime.post(express.open if route is None else partial(express.admit, query, route))
 
     def _reads_off(self, request: Request) -> bool:
         """Whether it is a read that may be answered by others than leaders, at least while those are away."""
@@ -165,16 +165,6 @@ class CallRouter:
         """Refuse what a replica cannot do: it would forward a write to its leader, and say nothing about it."""
         if request.method in MANY or not self._dialect.is_read(request.query):
             raise failures.may_write(request.called)
-
-    def _link(self, route: CompiledRoute) -> None:
-        """Let a route know the plan of each bucket; those it knew belong to a snapshot that is not current any more."""
-        planner = self._cluster.planner
-        if self._linked_to is not planner:
-            for other in self._routes.compiled.values():
-                other.plans = None
-            self._linked_to = planner
-        plans = planner.by_bucket(route.tier, route.reason)
-        route.plans = plans if route.limit <= len(plans) else None
 
     def _find_route(self, request: Request) -> CompiledRoute | None:
         """The route of a text that is not compiled yet, where there can be one; learning may begin."""
@@ -188,6 +178,7 @@ class CallRouter:
         """Plan a call that does not belong to one bucket, as far as is known."""
         planner = self._cluster.planner
         if not self._learns:
+            self._hurry(request.query)
             return planner.for_host(request.role)
         if not self._sharded:
             return planner.beside(request.role, "unlearned" if route is None else route.otherwise)
@@ -227,7 +218,7 @@ class CallRouter:
             return
         route.calls = calls = route.calls + 1
         if calls >= route.check_at:
-            self._look_closer(route, request)
+            self.look_closer(route, request)
 
     def _count(self, route: CompiledRoute | None, request: Request, reason: str) -> None:
         """Count a call that did not go the usual way of its text, or whose text has none."""
@@ -237,9 +228,9 @@ class CallRouter:
         if route is not None:
             route.check_at -= 1  # it is a call, too
             if route.calls >= route.check_at:
-                self._look_closer(route, request)
+                self.look_closer(route, request)
 
-    def _look_closer(self, route: CompiledRoute, request: Request) -> None:
+    def look_closer(self, route: CompiledRoute, request: Request) -> None:
         """So many calls were counted that one is offered for a check; or the route is not in use any more."""
         if self._compiled.get(request.query) is not route:
             route.book()

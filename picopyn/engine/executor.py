@@ -6,11 +6,10 @@ another counted reason. On any `BaseException` a connection that is not known to
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Sequence
-from contextlib import suppress
+from collections.abc import Awaitable, Coroutine, Sequence
 from enum import Enum
 from functools import partial
-from typing import Any, Final, NoReturn
+from typing import Any, Final, NoReturn, Protocol
 
 from picopyn.dialects.base import Capability, Dialect, Purpose
 from picopyn.engine import failures
@@ -18,22 +17,19 @@ from picopyn.engine.call_router import CallRouter, Learner
 from picopyn.engine.cluster import Cluster
 from picopyn.engine.journal import Journal
 from picopyn.engine.loan import Lender, Loan
-from picopyn.engine.node_pool import HookFailed, NodePool, NodeUnreachable, QueueFull
+from picopyn.engine.node_pool import NodePool
 from picopyn.engine.place import Place
 from picopyn.engine.request import Request
 from picopyn.engine.retries import Retries, is_goodbye
 from picopyn.engine.route_table import CompiledRoute, RouteTable
 from picopyn.engine.runtime import Link, Waiter
 from picopyn.engine.tallies import Tallies
-from picopyn.errors import AuthenticationFailed, ConnectionLost, Fault, OutcomeUnknown, PoolClosed
+from picopyn.engine.waits import Waits
+from picopyn.errors import AuthenticationFailed, ConnectionLost, Fault, PoolClosed
 from picopyn.query_metadata import PreparedStatementMetadata
-from picopyn.routing.plan import FOR_LEADER, Candidate, Plan, Wait
+from picopyn.routing.plan import OFF_LEADER, Candidate, Plan, Role, Wait
 from picopyn.routing.retry import Action
 from picopyn.topology import Node
-
-#: First pause after a whole round of candidates failed without the cluster having changed (seconds); it doubles.
-BACK_OFF = 0.05
-LONGEST_BACK_OFF = 1.0
 
 
 class _Verdict(Enum):
@@ -46,6 +42,25 @@ class _Verdict(Enum):
 
 #: A name costs a call less than the member of an enumeration.
 _ANSWERED: Final = _Verdict.ANSWERED
+_LEADER: Final = Role.LEADER
+
+
+class Run(Protocol):
+    """Runs one call."""
+
+    def __call__(self, request: Request) -> Coroutine[Any, Any, Any]:
+        """Run one call.
+
+        Raises:
+            PoolClosed: The pool was closed meanwhile.
+            AcquireTimeout: No connection became available in time; nothing was sent.
+            TooManyWaiting: As many calls as may wait for the node wait already.
+            NoNodeAvailable: No connection became available in time, and no node can be reached at all.
+            CallTimeout: The deadline ended while the server had the statement.
+            OutcomeUnknown: It may have happened, and nobody can tell.
+            asyncpg.PostgresError: The server's own error.
+        """
+        ...
 
 
 class Executor:
@@ -59,7 +74,7 @@ class Executor:
         journal: Where calls are counted and told.
 
     Attributes:
-        plan: Plans a call as of now, and sends nothing; see `CallRouter.plan`.
+        run: Runs one call; see [`Run`][picopyn.engine.executor.Run] for what it raises.
     """
 
     def __init__(
@@ -70,14 +85,14 @@ class Executor:
         sharded = Capability.SHARDED in dialect.capabilities
         self._retries = Retries(cluster, journal.counters, routes.tallies, leaders_switch=sharded)
         self._router = CallRouter(cluster, routes, learner, dialect, journal.counters.calls, self._retries)
-        self.plan = self._router.plan
+        self.run: Run = self._run_directly if sharded else self._run
         self._dialect = dialect
+        self._express = self._router.express
         self._journal = journal
         self._pools = cluster.pools_by_key
         self._now = cluster.runtime.now
-        self._acquire_timeout = cluster.settings.acquire_timeout
-        self._choosing = cluster.runtime.lock()
         self._lender = Lender(cluster, dialect, journal)
+        self._waits = Waits(cluster, self._router, journal)
 
     @property
     def closed(self) -> bool:
@@ -89,57 +104,18 @@ class Executor:
         """The calls of each text."""
         return self._router.tallies
 
+    @property
+    def waits(self) -> Waits:
+        """Where calls wait."""
+        return self._waits
+
+    def plan(self, request: Request) -> Plan:
+        """Plan a call as of now, and send nothing; see `CallRouter.plan`."""
+        return self._router.plan(request)
+
     def refuse(self) -> None:
         """The pool closes: refuse calls from now on."""
         self._router.refuse()
-
-    async def run(self, request: Request) -> Any:
-        """Run one call.
-
-        Raises:
-            PoolClosed: The pool was closed meanwhile.
-            AcquireTimeout: No connection became available in time; nothing was sent.
-            TooManyWaiting: As many calls as may wait for the node wait already.
-            NoNodeAvailable: No connection became available in time, and no node can be reached at all.
-            CallTimeout: The deadline ended while the server had the statement.
-            OutcomeUnknown: It may have happened, and nobody can tell.
-            asyncpg.PostgresError: The server's own error.
-        """
-        rounds, failed = 0, False
-        while True:
-            version = self._changes.version
-            plan = self.plan(request)
-            if plan.wait is not None:
-                await self._wait(request, plan, version)
-                continue
-            candidates: Sequence[Candidate] = plan.candidates
-            if failed and request.losses:
-                candidates = self._cluster.without_doubtful(candidates)
-            for candidate in candidates:
-                pool = self._pools.get(candidate.key) or self._cluster.pool(candidate)
-                link = pool.try_take(request) or await self._queue(request, candidates, candidate, version)
-                if link is not None:
-                    request.node = pool.node
-                    request.link = link
-                    verdict = _ANSWERED
-                    try:
-                        deadline = request.deadline
-                        left = None if deadline is None else max(deadline - self._now(), 0.001)
-                        result = await link.ask(request.method, request.query, request.args, left)
-                    except BaseException as error:
-                        verdict, result = await self._recover(request, pool, link, error)
-                    if verdict is _ANSWERED:
-                        pool.give(link)
-                        self._router.answered(request, plan)
-                        return result
-                    failed, request.sent_after = True, None
-                    if verdict is _Verdict.PLAN_AGAIN:
-                        break
-                if version != self._changes.version:
-                    break  # what is next may be away by now, or hang
-            else:
-                rounds += 1
-                await self._pause(request, rounds, version)
 
     async def acquire(self, request: Request, place: Place) -> Loan:
         """Take a connection for longer than one call.
@@ -154,23 +130,23 @@ class Executor:
             if self.closed:
                 raise PoolClosed("the pool is closed")
             version = self._changes.version
-            with self._choosing:
+            with self._lender.choosing:
                 plan = place.plan(self._cluster.planner, self._dialect, read=True)
                 turn = self._queue_for(request, plan)
             if plan.wait not in (None, Wait.NODES):
-                await self._wait(request, plan, version)
+                await self._waits.for_change(request, plan, version)
                 continue
             for candidate in plan.candidates:
                 if turn is None and version != self._changes.version:
                     break
                 pool = self._cluster.pool(candidate)
                 request.elsewhere = candidate is not plan.candidates[-1]
-                link, turn = await self._take(request, pool, turn), None
+                link, turn = await self._waits.for_link(request, pool, turn), None
                 if link is not None:
                     return Loan(self._lender, pool, link, request)
             else:
                 rounds += 1
-                await self._pause(request, rounds, version)
+                await self._waits.pause(request, rounds, version)
 
     def _queue_for(self, request: Request, plan: Plan) -> Waiter[Link] | None:
         """Take a place in the queue of the first candidate, so that who chooses next sees what was chosen."""
@@ -195,7 +171,7 @@ class Executor:
         if Capability.SHARDED not in self._dialect.capabilities:
             return None
         if deadline is None:
-            limit = self._acquire_timeout
+            limit = self._cluster.settings.acquire_timeout
             deadline = None if limit is None else self._now() + limit
         try:
             return await self._router.learned(query, deadline)
@@ -221,117 +197,108 @@ class Executor:
         if suspects:
             self._cluster.jobs.spawn(self._cluster.flights.end_if_stuck(suspects), "picopyn stuck calls")
 
-    # sending
+    # running
+
+    async def _run_directly(self, request: Request) -> Any:
+        """Run a call the short way, where that is open to it."""
+        express = self._express
+        version = self._changes.version
+        route = express.routes.get(request.query)
+        role = request.role
+        if (
+            route is None
+            or version != express.version
+            or request.place is not None
+            or (role is not _LEADER and role in OFF_LEADER)
+        ):
+            return await self._run(request)
+        bucket_of = route.bucket  # a function that is no method costs less by a name of its own
+        bucket = bucket_of(request.args)
+        owner = None if bucket is None else route.owners[bucket]
+        if owner is None:
+            return await self._run(request)
+        plan, pool = owner
+        try_take, settle = pool.try_take, pool.settle
+        link = try_take(request)
+        request.route = route
+        request.plan = plan
+        if link is None:
+            return await self._run(request, plan if version == self._changes.version else None)
+        request.node = pool.node
+        request.link = link
+        try:
+            deadline = request.deadline
+            left = None if deadline is None else max(deadline - self._now(), 0.001)
+            result = await link.ask(request.method, request.query, request.args, left)
+        except BaseException as error:
+            return await self._go_on(request, plan, (pool, link, error), version)
+        if not settle(link):
+            pool.pass_on(link)
+        route.calls = calls = route.calls + 1
+        if calls >= route.check_at:
+            self._router.look_closer(route, request)
+        return result
+
+    async def _go_on(
+        self, request: Request, plan: Plan, failure: tuple[NodePool, Link, BaseException], version: int
+    ) -> Any:
+        """The only candidate of a call's plan has failed it."""
+        pool, link, error = failure
+        verdict, result = await self._recover(request, pool, link, error)
+        if verdict is _Verdict.ANSWERED:
+            pool.give(link)
+            self._router.answered(request, plan)
+            return result
+        request.sent_after = None
+        if verdict is _Verdict.NEXT_CANDIDATE:
+            await self._waits.pause(request, 1, version)
+        return await self._run(request, rounds=1)
+
+    async def _run(self, request: Request, known: Plan | None = None, rounds: int = 0) -> Any:
+        """Run a call that may have to wait, to ask, or to try several nodes.
+
+        Args:
+            request: The call.
+            known: The plan to begin with, as of now; None: it is made.
+            rounds: How often all candidates were tried in vain.
+        """
+        while True:
+            version = self._changes.version
+            plan, known = known or self._router.plan(request), None
+            if plan.wait is not None:
+                await self._waits.for_change(request, plan, version)
+                continue
+            candidates: Sequence[Candidate] = plan.candidates
+            if request.losses:
+                candidates = self._cluster.without_doubtful(candidates)
+            for candidate in candidates:
+                pool = self._pools.get(candidate.key) or self._cluster.pool(candidate)
+                link = pool.try_take(request) or await self._waits.in_queue(request, candidates, candidate, version)
+                if link is not None:
+                    request.node = pool.node
+                    request.link = link
+                    verdict = _ANSWERED
+                    try:
+                        result = await self._send(request, link)
+                    except BaseException as error:
+                        verdict, result = await self._recover(request, pool, link, error)
+                    if verdict is _ANSWERED:
+                        pool.give(link)
+                        self._router.answered(request, plan)
+                        return result
+                    request.sent_after = None
+                    if verdict is _Verdict.PLAN_AGAIN:
+                        break
+                if version != self._changes.version:
+                    break  # what is next may be away by now, or hang
+            else:
+                rounds += 1
+                await self._waits.pause(request, rounds, version)
 
     def _send(self, request: Request, link: Link) -> Awaitable[Any]:
         deadline = request.deadline
         left = None if deadline is None else max(deadline - self._now(), 0.001)
         return link.ask(request.method, request.query, request.args, left)
-
-    # waiting
-
-    async def _take(self, request: Request, pool: NodePool, turn: Waiter[Link] | None = None) -> Link | None:
-        try:
-            return await pool.take(self._patience(request), request, turn)
-        except NodeUnreachable as error:
-            self._unreachable(request, pool.node, error)
-            return None
-        except HookFailed as error:
-            own = error.__cause__
-        except QueueFull:
-            self._journal.counters.too_many_waiting += 1
-            raise failures.too_many_waiting(request, pool.node, pool.state) from None
-        except TimeoutError as error:
-            what = f"a free connection to {pool.node.name} ({pool.node.address}: {pool.state})"
-            raise self._not_acquired(request, what) from pool.cause or error
-        raise own or PoolClosed("a connection was not set up")  # the hook's own error, as it raised it
-
-    async def _queue(
-        self, request: Request, candidates: Sequence[Candidate], candidate: Candidate, version: int
-    ) -> Link | None:
-        """Wait for a connection, and give it back if the call must not be sent there any more.
-
-        The cluster may have changed meanwhile: the bucket or its leader is elsewhere, or the call would hang by now. A
-        change that has nothing to do with the call does not cost it its place.
-        """
-        pool = self._cluster.pool(candidate)
-        request.elsewhere = candidate is not candidates[-1]
-        link = await self._take(request, pool)
-        if link is None or version == self._changes.version:
-            return link
-        try:
-            plan = self.plan(request)
-        except BaseException:
-            pool.give(link)
-            raise
-        if any(candidate.key == other.key for other in plan.candidates):
-            return link
-        pool.give(link)
-        return None
-
-    async def _wait(self, request: Request, plan: Plan, version: int) -> None:
-        """Wait for a change that came after the plan was made."""
-        if plan.wait is Wait.LEARN:
-            request.asked = True
-            self._router.learn(request.query)
-        self._cluster.ask_refresh()
-        request.waited = request.waited or plan.wait in FOR_LEADER
-        try:
-            await self._changes.wait(self._patience(request), version)
-        except TimeoutError as error:
-            what = failures.awaited(plan, self._cluster.snapshot)
-            raise self._not_acquired(request, what, plan.note) from self._cluster.failure or error
-
-    async def _pause(self, request: Request, rounds: int, version: int | None = None) -> None:
-        """Every candidate was tried in vain: wait for a change, but not for long."""
-        if self.closed:
-            raise request.annotate(PoolClosed("the pool is closed"))
-        patience, now = self._patience(request), self._now()
-        if patience is not None and now >= patience:
-            raise self._not_acquired(request, "a reachable node") from self._cluster.failure
-        pause = now + min(BACK_OFF * 2.0 ** min(rounds, 10), LONGEST_BACK_OFF)
-        try:
-            await self._changes.wait(pause if patience is None else min(patience, pause), version)
-        except TimeoutError:
-            return
-
-    async def await_refresh(self, request: Request, doubtful: Node) -> bool:
-        """Wait for the result of a look that begins now or later: one under way may have seen what was before.
-
-        The server may tell who leads in the place of a doubtful node before that: then there is nothing to wait for.
-
-        Returns:
-            Whether there is a look; without one, the next candidate may know better.
-        """
-        changes, look = self._changes, await self._cluster.next_look(doubtful)
-        if look is None:
-            return False
-        version, leader = changes.version, self._cluster.snapshot.leader(doubtful.replicaset_uuid)
-        try:
-            while changes.look < look and not self.closed and not self._is_replaced(doubtful, leader):
-                await changes.wait(self._patience(request), version)
-                version = changes.version
-        except TimeoutError as error:
-            raise self._not_acquired(request, "a newer look at the cluster") from error
-        return True
-
-    def _is_replaced(self, doubtful: Node, leader: Node | None) -> bool:
-        """Whether another node leads since a wait began in which a doubtful one did."""
-        if leader is None or leader.uuid != doubtful.uuid:
-            return False
-        now = self._cluster.snapshot.leader(doubtful.replicaset_uuid)
-        return now is not None and now.uuid != leader.uuid
-
-    def _patience(self, request: Request) -> float | None:
-        """Until when a call may wait to be sent: its own timeout, else `acquire_timeout` within `command_timeout`."""
-        patience, limit = request.patience, self._acquire_timeout
-        if patience is None:
-            patience = request.deadline
-            if limit is not None:
-                end = self._now() + limit
-                patience = end if patience is None else min(end, patience)
-            request.patience = patience
-        return patience
 
     # failures
 
@@ -402,14 +369,12 @@ class Executor:
         request.tried(node, failures.how_far(Fault.MISROUTED), failures.why(Fault.MISROUTED, error, None))
         self._journal.retried(node, Fault.MISROUTED, request.refusals)
         self._router.doubt(request)
-        patience, now = self._patience(request), self._now()
+        patience, now = self._waits.patience(request), self._now()
         if patience is not None and now >= patience:
             raise request.annotate(error)
         version = self._changes.version
         await self._cluster.next_look(node)
-        pause = now + min(BACK_OFF * 2.0 ** min(request.refusals, 10), LONGEST_BACK_OFF)
-        with suppress(TimeoutError):
-            await self._changes.wait(pause if patience is None else min(pause, patience), version)
+        await self._waits.for_a_while(request, request.refusals, version)
         return _Verdict.PLAN_AGAIN
 
     async def _act(
@@ -432,10 +397,10 @@ class Executor:
             self._router.needs_leader(request)
         if fault is Fault.LOST and ended is None:
             await self._doubt(node, error)
-        if action is Action.AWAIT_REFRESH and await self.await_refresh(request, node):
+        if action is Action.AWAIT_REFRESH and await self._waits.for_look(request, node):
             return _Verdict.PLAN_AGAIN
         if action is Action.BACK_OFF:
-            await self._pause(request, request.sent)
+            await self._waits.pause(request, request.sent)
             return _Verdict.PLAN_AGAIN
         return _Verdict.NEXT_CANDIDATE
 
@@ -476,24 +441,3 @@ class Executor:
             return request.idempotent
         selects_repeatable = Capability.SELECTS_HAVE_NO_EFFECT in self._dialect.capabilities
         return selects_repeatable and self._dialect.is_read(request.query)
-
-    def _unreachable(self, request: Request, node: Node, error: NodeUnreachable) -> None:
-        cause = error.__cause__
-        if isinstance(cause, Exception) and self._cluster.fault(cause) is Fault.AUTH:
-            refused = AuthenticationFailed(f"{node.address}: {failures.first_line(cause)}")
-            raise request.annotate(refused) from cause
-        request.tried(node, "connecting", str(error))
-
-    def _not_acquired(self, request: Request, awaited: str, mode: str = "") -> Exception:
-        if self.closed:
-            return request.annotate(PoolClosed("the pool was closed while the call waited"))
-        own = request.patience == request.deadline
-        limit = request.timeout if own else self._acquire_timeout
-        if mode and not request.losses:
-            return failures.forbidden(request, mode, limit or 0.0, self._cluster.snapshot, self._cluster.health)
-        told = failures.not_acquired(request, awaited, limit or 0.0, self._cluster.snapshot, self._cluster.health)
-        if isinstance(told, OutcomeUnknown) and request.node is not None:
-            self._journal.outcome_lost(request.node, "connection lost")
-        else:
-            self._journal.counters.acquire_timeouts += 1
-        return told

@@ -40,12 +40,14 @@ class Lender:
         journal: Where outcomes are counted and told.
 
     Attributes:
+        choosing: Held while somebody chooses a node, until he is counted there, so that the next one sees it.
         restores: Whether sessions are cleared between borrowers.
     """
 
-    __slots__ = ("_selects_repeatable", "cluster", "dialect", "journal", "restores")
+    __slots__ = ("_selects_repeatable", "choosing", "cluster", "dialect", "journal", "restores")
 
     def __init__(self, cluster: Cluster, dialect: Dialect, journal: Journal) -> None:
+        self.choosing = cluster.runtime.lock()
         self.cluster = cluster
         self.dialect = dialect
         self.journal = journal

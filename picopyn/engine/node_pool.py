@@ -7,6 +7,7 @@ not for the one being opened.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from random import Random
 from typing import Any
@@ -50,6 +51,8 @@ class NodePool:
         purpose: What they are for.
 
     Attributes:
+        try_take: Takes an idle connection if there is one, on somebody's behalf; never waits.
+        settle: Gives a connection back that is idle; False: nothing was done, and `pass_on` has to do it.
         slots: Its accounts.
         retired: It takes no more connections; the node has left, or the pool closes.
         failure: Why the last attempt to open a connection failed; None when it did not. `HookFailed` for a hook.
@@ -66,13 +69,17 @@ class NodePool:
         "purpose",
         "retired",
         "retry_at",
+        "settle",
         "slots",
+        "try_take",
     )
 
     def __init__(self, terms: Terms, node: Node, purpose: Purpose) -> None:
         self.node = node
         self.purpose = purpose
         self.slots: Slots[Link, Waiter[Link]] = Slots(terms.settings.max_size)
+        self.try_take: Callable[[object], Link | None] = self.slots.take
+        self.settle: Callable[[Link], bool] = self.slots.settle
         self.retired = False
         self.failure: BaseException | None = None
         self.retry_at = 0.0
@@ -102,11 +109,6 @@ class NodePool:
         waiting = f", {len(slots.waiters)} calls wait" if slots.waiters else ""
         trouble = f", the last attempt failed: {self.trouble}" if self.failure is not None else ""
         return f"{doing}{opening}{waiting}{limit}{trouble}"
-
-    def try_take(self, owner: object = None) -> Link | None:
-        """Take an idle connection if there is one, on somebody's behalf; never waits."""
-        link = self.slots.take(owner)
-        return self._sound(link, owner) if link is not None and link.is_closed() else link
 
     async def take(self, deadline: float | None, owner: object = None, place: Waiter[Link] | None = None) -> Link:
         """Take a connection: an idle one, or the next that becomes free or is opened, in the order of asking.
@@ -152,10 +154,19 @@ class NodePool:
 
     def give(self, link: Link) -> None:
         """Give a connection back after use: it goes to the first waiter, or becomes idle, or leaves."""
-        if not link.is_idle() or self.slots.condemned:
+        settle = self.settle
+        if not link.is_idle():
+            self._give_unfit(link)
+        elif not settle(link):
+            self.pass_on(link)
+
+    def pass_on(self, link: Link) -> None:
+        """Give a connection back that somebody waits for, or that has to leave; see `settle`."""
+        if self.slots.condemned:
             self._give_unfit(link)
             return
-        waiter = self.slots.give(link)
+        with self._lock:
+            waiter = self.slots.give(link)
         if waiter is not None:
             self._hand_over(waiter, link)
 
@@ -407,7 +418,7 @@ class NodePool:
         runtime, generation = self._terms.runtime, self._terms.generation
         began = runtime.now()
         try:
-            link = await runtime.open_link(self.node, self.purpose, self._link_closed)
+            link = await runtime.open_link(self.node, self.purpose, self._link_closed, self.slots.lost)
         except Exception as error:
             self._not_opened(error, runtime.now() - began)
             return

@@ -54,12 +54,25 @@ class Retries:
         budget: What may be spent.
     """
 
-    __slots__ = ("_counters", "_flights", "_leaders_switch", "_lock", "_now", "_tallies", "budget", "losses")
+    __slots__ = (
+        "_changes",
+        "_counters",
+        "_flights",
+        "_leaders_switch",
+        "_lock",
+        "_now",
+        "_post",
+        "_tallies",
+        "budget",
+        "losses",
+    )
 
     def __init__(self, cluster: Cluster, counters: Counters, tallies: Tallies, *, leaders_switch: bool) -> None:
         self._now: Callable[[], float] = cluster.runtime.now
         self._lock = cluster.runtime.lock()
+        self._changes = cluster.changes
         self._flights = cluster.flights
+        self._post = cluster.runtime.post
         self._counters = counters
         self._tallies = tallies
         self._leaders_switch = leaders_switch
@@ -126,6 +139,7 @@ class Retries:
             known = self.losses.lost(request.query, request.args, where, sent_after, self._now())
             if self.losses.deaths > before:
                 self._note_those_aloft(before)
+        self._post(self._changes.ring)  # from now on, answers matter
         if known > request.deaths:
             request.not_again = IS_SUSPECT
         return max(request.deaths, known)

@@ -11,11 +11,15 @@ from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from typing import Any, Protocol
 
 from picopyn.dialects.base import KeyHash
+from picopyn.engine.node_pool import NodePool
 from picopyn.engine.tallies import Tallies, Tally
 from picopyn.query_metadata import PreparedStatementMetadata
 from picopyn.routing.plan import Plan
 from picopyn.routing.route import RouteKind, StatementRoute
 from picopyn.routing.sharding import KeyFunction, compile_key, compile_route, no_bucket
+
+#: Bucket → the plan of its calls and the node pool that they take a connection from; None where it is not so easy.
+Owners = Sequence[tuple[Plan, NodePool] | None]
 
 
 class CompiledRoute:
@@ -29,8 +33,7 @@ class CompiledRoute:
         reason: What calls that have a bucket are counted under.
         calls: Calls that went by its reason; the hot path counts nothing else of a text.
         check_at: The how manieth of them is offered for a check of the route.
-        plans: Bucket → the plan of its calls, or None; None as a whole while nobody has asked the planner. Whoever sets
-            it takes it away when there is a new planner.
+        owners: Who owns each bucket; counts while the route is in the table's `express`.
         tally: Reason → calls of the text, as far as they are booked.
     """
 
@@ -43,7 +46,7 @@ class CompiledRoute:
         "calls",
         "check_at",
         "limit",
-        "plans",
+        "owners",
         "reason",
         "route",
         "tally",
@@ -64,7 +67,7 @@ class CompiledRoute:
         self.limit = limit
         self.buckets = buckets
         self.reason = "constant" if route.kind is RouteKind.CONSTANT else "keyed"
-        self.plans: Sequence[Plan | None] | None = None
+        self.owners: Owners = ()
         self.calls = 0
         self.check_at = 1
         self._counts = counts
@@ -119,10 +122,11 @@ class RouteTable:
 
     Attributes:
         compiled: What is compiled now, by text; not to be changed outside.
+        express: Those among them whose calls may go the short way; see [`Express`][picopyn.engine.express.Express].
         tallies: Counts the calls of each text.
     """
 
-    __slots__ = ("_bucket_counts", "_compiled", "_counts", "_key_hash", "_metadata", "compiled", "tallies")
+    __slots__ = ("_bucket_counts", "_compiled", "_counts", "_key_hash", "_metadata", "compiled", "express", "tallies")
 
     def __init__(
         self,
@@ -139,6 +143,7 @@ class RouteTable:
         self._bucket_counts = bucket_counts
         self._compiled: dict[str, CompiledRoute] = {}
         self.compiled: Mapping[str, CompiledRoute] = self._compiled
+        self.express: dict[str, CompiledRoute] = {}
         tallies.held = self._compiled
         metadata.tell_forgotten(self.forget, self.in_use)
 
@@ -160,6 +165,7 @@ class RouteTable:
     def forget(self, query: str | None) -> None:
         """The metadata of a text, or of all, left or was replaced."""
         for text in tuple(self._compiled) if query is None else (query,):
+            self.express.pop(text, None)
             compiled = self._compiled.pop(text, None)
             if compiled is not None:
                 compiled.check_at = 0  # calls that are on their way are booked one by one

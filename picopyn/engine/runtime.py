@@ -188,13 +188,16 @@ class Runtime(Protocol):
         """Wait until the jobs have ended, at most until the deadline; never raises for what happened in them."""
         ...
 
-    async def open_link(self, node: Node, purpose: Purpose, on_lost: Callable[[Any], None]) -> Link:
+    async def open_link(
+        self, node: Node, purpose: Purpose, on_lost: Callable[[Any], None], at_once: Callable[[Any], None] | None = None
+    ) -> Link:
         """Open a connection within the configured connect timeout.
 
         Args:
             node: Where to.
             purpose: What for; decides the start-up options.
             on_lost: Called with the link, once, where the state of the cluster lives, when it is closed by anyone.
+            at_once: The same in that very moment, where callers come between no steps; else, and by default, never.
         """
         ...
 

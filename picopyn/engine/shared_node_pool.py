@@ -2,27 +2,31 @@
 
 from __future__ import annotations
 
+from picopyn.dialects.base import Purpose
 from picopyn.engine.node_pool import NodePool
 from picopyn.engine.runtime import Link
+from picopyn.engine.terms import Terms
+from picopyn.topology import Node
 
 
 class SharedNodePool(NodePool):
-    """A node pool whose accounts change under its lock, whoever changes them."""
+    """A node pool whose accounts change under its lock, whoever changes them.
+
+    Nobody hears at once that an idle connection has ended, so that is looked at when it is taken.
+    """
 
     __slots__ = ()
 
-    def try_take(self, owner: object = None) -> Link | None:
-        """See `NodePool`."""
+    def __init__(self, terms: Terms, node: Node, purpose: Purpose) -> None:
+        super().__init__(terms, node, purpose)
+        self.try_take = self._try_take
+        self.settle = self._settle
+
+    def _try_take(self, owner: object) -> Link | None:
         with self._lock:
             link = self.slots.take(owner)
             return self._sound(link, owner) if link is not None and link.is_closed() else link
 
-    def give(self, link: Link) -> None:
-        """See `NodePool`."""
-        if not link.is_idle() or self.slots.condemned:
-            self._give_unfit(link)
-            return
+    def _settle(self, link: Link) -> bool:
         with self._lock:
-            waiter = self.slots.give(link)
-        if waiter is not None:
-            self._hand_over(waiter, link)
+            return self.slots.settle(link)

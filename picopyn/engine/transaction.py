@@ -114,7 +114,7 @@ class TransactionRun:
                 self._request.tried(node, failures.how_far(fault), failures.why(fault, error, None))
             self._journal.retried(node, fault, len(self._request.attempts))
             if fault is Fault.NOT_LEADER:
-                await self._executor.await_refresh(self._request, node)
+                await self._executor.waits.for_look(self._request, node)
             await self._rest(pause)
 
     async def _find_out(self, error: Exception) -> Fate:

@@ -146,6 +146,11 @@ class HostPlanner(Planner):
             ring = rings[role] = self._ring(role, rings is self._drawn)
         return self._plan(role, ring)
 
+    def alone(self) -> Plan | None:
+        """What `for_host` says of every call for a leader; see `Planner`. No policy is asked."""
+        ring = self._leading
+        return ring.plan(0) if ring is not None and len(ring.nodes) == 1 else None
+
     def anywhere(self, role: Role | None = None, *, fallback: bool | None = None, weight: float | None = None) -> Plan:
         """Where to take a connection from; without a role it is the leader, who takes everything.
 

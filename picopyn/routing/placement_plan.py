@@ -118,6 +118,10 @@ class PlacementPlanner(Planner):
         named = placement.named(self._servers)
         return Welcome(*named, others=not placement.forbids, is_down=self._health.is_down)
 
+    def alone(self) -> Plan | None:
+        """Nothing to be kept: what calls go by changes while the planner stays."""
+        return None
+
     def _search(self) -> Plan:
         """The same where some node is down, or the best group is not connected yet."""
         living = self._reached()

@@ -227,6 +227,11 @@ class Planner:
             return self._lightest(None, "any", direct=True)
         return self._among(self.snapshot.nodes(), "any", direct=True)
 
+    def alone(self) -> Plan | None:
+        """What `for_host` says of every call for a leader, if there is but one node for them and no doubt."""
+        plan = self.for_host(Role.LEADER)
+        return plan if len(plan.candidates) == 1 else None
+
     def near(self, holders: Collection[str], role: Role) -> Plan:
         """Plan a read of one tablet from its copies, by nodes with these uuids; here every node is as good."""
         return self.for_host(role)

@@ -147,6 +147,19 @@ class Slots(Generic[C, W]):
         self._warm.append(connection)
         return None
 
+    def settle(self, connection: C) -> bool:
+        """Give a held connection back that may be used at once by whoever comes: what most calls need.
+
+        Returns:
+            False when somebody waits, or a connection has to leave: then nothing was done, and `give` does it.
+        """
+        if self.waiters or self.condemned:
+            return False
+        if connection in self.held:  # else it is lost, and not to be found here any more
+            del self.held[connection]
+            self._warm.append(connection)
+        return True
+
     def arrived(self, waiter: W) -> None:
         """A waiter has its connection, or will not take it."""
         self.promised.pop(waiter, None)

@@ -170,6 +170,10 @@ class TabletPlanner(Planner):
         """Nothing to be kept: leaders change while the planner stays."""
         return ()
 
+    def alone(self) -> Plan | None:
+        """Nothing to be kept: what calls go by changes while the planner stays."""
+        return None
+
     def _gather(self, tablets: TabletMap) -> None:
         """Make a plan per leader: the leader, then whoever else may execute it."""
         others: Sequence[Candidate] = self._placed.for_host(Role.LEADER).candidates

@@ -22,8 +22,9 @@ def call(request: Request, executor: Executor) -> Any:
 
     The request comes first: making it refuses what a pool that is not open cannot do, and such a pool has no executor.
     """
+    run = executor.run
     try:
-        executor.run(request).send(None)
+        run(request).send(None)
     except StopIteration as end:
         return end.value
     except OWN_ERRORS:

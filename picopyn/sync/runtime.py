@@ -77,7 +77,9 @@ class ThreadsRuntime:
         """Wait until the jobs have ended, at most until the deadline."""
         await self._there.settle(jobs, deadline)
 
-    async def open_link(self, node: Node, purpose: Purpose, on_lost: Callable[[Any], None]) -> Any:
+    async def open_link(
+        self, node: Node, purpose: Purpose, on_lost: Callable[[Any], None], at_once: object = None
+    ) -> Any:
         """Open a connection; see the protocol. Those of probes belong to the control thread."""
         if purpose is Purpose.PROBE:
             return await self._there.open_link(node, purpose, on_lost)

@@ -147,10 +147,11 @@ class Stream(asyncio.Transport):
         Returns:
             Whether it was there in time.
         """
+        is_there, receive = answer.done, self._sock.receive
         if self.flush():
-            while not answer.done():
+            while not is_there():
                 try:
-                    data = self._sock.receive(READ_SIZE)
+                    data = receive(READ_SIZE)
                 except OSError as error:
                     self._failed(error)
                     break
@@ -158,11 +159,11 @@ class Stream(asyncio.Transport):
                     self._feed(data)
                 else:
                     self._arrived(data)
-                if answer.done():
+                if is_there():
                     return True
                 if self._rest or (deadline is not None and time.monotonic() >= deadline):
                     break
-        while not answer.done():
+        while not is_there():
             left = PATIENCE if deadline is None else deadline - time.monotonic()
             if left <= 0:
                 return False

@@ -171,12 +171,13 @@ class Wire(Connection):
     ) -> Any:
         """The same for who has just looked whether it is closed: that is a call into the system, which adds up."""
         protocol: Any = self._protocol
-        key = query, record_class or self._row_class, False  # what `_known` does, without a call of its own
-        entry = self._entries.get(key)
-        if entry is None or entry._statement.closed or protocol is None or self._telling or self._query_loggers:
+        key = query, record_class or self._row_class, False  # as in `ShortWayConnection.ask`
+        find, touch = self._find, self._touch
+        entry = find(key)
+        if entry is None or protocol is None or self._telling or self._query_loggers:
             seconds = self._limit_of(timeout)
             return self._request_anew(query, args, limit, timeout, record_class, with_status, seconds)
-        self._entries.move_to_end(key)
+        touch(key)
         statement = entry._statement
         deadline = None
         if type(timeout) is float and timeout > 0:

@@ -186,7 +186,7 @@ async def test_the_pause_after_many_rounds_is_the_longest_one() -> None:
     world = World(two_by_two(), acquire_timeout=None)
     await world.warm()
     request = world.request(READ, AT_R1)
-    pause = asyncio.create_task(world.executor._pause(request, 5000))
+    pause = asyncio.create_task(world.executor.waits.pause(request, 5000))
     await settle()
     assert not pause.done()
     world.cluster.changes.ring()

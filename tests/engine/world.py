@@ -63,10 +63,12 @@ class Link:
         self.last_byte = asyncio.get_running_loop().time()
         self.lent = 0
         self._listeners: list[Callable[[Any], None]] = []
+        self._at_once: list[Callable[[Any], None]] = []
         self._running: asyncio.Future[Any] | None = None
 
-    def tell_when_lost(self, listener: Callable[[Any], None]) -> None:
+    def tell_when_lost(self, listener: Callable[[Any], None], at_once: Callable[[Any], None] | None = None) -> None:
         self._listeners.append(listener)
+        self._at_once += [] if at_once is None else [at_once]
 
     def is_settled(self) -> bool:
         return True
@@ -109,6 +111,8 @@ class Link:
             return
         self.closed = True
         self.server.links.discard(self)
+        for told in self._at_once:
+            told(self)
         if self._running is not None and not self._running.done():
             self._running.set_exception(broken())
         for listener in self._listeners:

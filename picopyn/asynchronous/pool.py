@@ -184,7 +184,8 @@ class Pool(PoolFacade[Lifecycle], PublishedNames):
             if where.pop("splittable", False) and not self._is_atomic:
                 return await self._split(query, args, timeout, role, idempotent, where)
             self._send_to(request, role, where)
-        return status_of(await self._executor.run(request))
+        run = self._executor.run
+        return status_of(await run(request))
 
     async def fetch(
         self,
@@ -199,7 +200,8 @@ class Pool(PoolFacade[Lifecycle], PublishedNames):
         request = self._request("fetch", query, args, timeout, role, idempotent)
         if where:
             self._send_to(request, role, where)
-        result: list[Any] = await self._executor.run(request)
+        run = self._executor.run
+        result: list[Any] = await run(request)
         return result
 
     async def fetchrow(

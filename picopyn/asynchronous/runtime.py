@@ -8,63 +8,17 @@ import logging
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from math import inf
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 from picopyn.asynchronous import transport
 from picopyn.asynchronous.background import unlamented
+from picopyn.asynchronous.task_waiter import Deadlines, TaskWaiter
 from picopyn.dialects.base import Purpose
 from picopyn.engine.runtime import Job, Link
 from picopyn.errors import Fault
 from picopyn.topology import Node
 
-T = TypeVar("T")
 _log = logging.getLogger("picopyn.runtime")
-
-
-class AsyncioWaiter(Generic[T]):
-    """One waiting task, over a future of its loop."""
-
-    __slots__ = ("_future", "_loop")
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
-        self._future: asyncio.Future[T] = loop.create_future()
-
-    def wake(self, value: T) -> bool:
-        """Hand it its value; False when something else was first."""
-        if self._future.done():
-            return False
-        self._future.set_result(value)
-        return True
-
-    def fail(self, error: BaseException) -> bool:
-        """Make its wait raise; False when something else was first."""
-        if self._future.done():
-            return False
-        self._future.set_exception(error)
-        return True
-
-    def abandon(self) -> T | None:
-        """The waiting party leaves; a value that already arrived is returned so that it is not lost."""
-        if not self._future.done():
-            self._future.cancel()
-            return None
-        if self._future.cancelled() or self._future.exception() is not None:
-            return None
-        return self._future.result()
-
-    async def wait(self, deadline: float | None) -> T:
-        """Wait for the value; `TimeoutError` at the deadline."""
-        if deadline is None or self._future.done():
-            return await self._future
-        timer = self._loop.call_at(deadline, self._expire)
-        try:
-            return await self._future
-        finally:
-            timer.cancel()
-
-    def _expire(self) -> None:
-        self.fail(TimeoutError())
 
 
 class AsyncioJob:
@@ -122,6 +76,7 @@ class AsyncioRuntime:
         restore: Callable[[Any], Awaitable[None]] | None = None,
     ) -> None:
         self._loop = asyncio.get_running_loop()
+        self._deadlines = Deadlines(self._loop)
         self.now: Callable[[], float] = self._loop.time
         self._open_connection = open_connection
         self._restore = restore
@@ -130,9 +85,9 @@ class AsyncioRuntime:
         """A lock nobody ever contends for: everything runs on one loop, and nothing is awaited inside."""
         return threading.Lock()
 
-    def waiter(self) -> AsyncioWaiter[Any]:
+    def waiter(self) -> TaskWaiter[Any]:
         """A new waiter."""
-        return AsyncioWaiter(self._loop)
+        return TaskWaiter(self._loop, self._deadlines)
 
     def post(self, step: Callable[[], object]) -> None:
         """Take a step where the state of the cluster lives: here."""

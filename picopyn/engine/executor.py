@@ -219,11 +219,11 @@ class Executor:
             return await self._run(request)
         plan, pool = owner
         try_take, settle = pool.try_take, pool.settle
-        link = try_take(request)
         request.route = route
         request.plan = plan
+        link = try_take(request) or await self._waits.for_turn(request, pool, version)
         if link is None:
-            return await self._run(request, plan if version == self._changes.version else None)
+            return await self._run(request)
         request.node = pool.node
         request.link = link
         try:
@@ -254,17 +254,16 @@ class Executor:
             await self._waits.pause(request, 1, version)
         return await self._run(request, rounds=1)
 
-    async def _run(self, request: Request, known: Plan | None = None, rounds: int = 0) -> Any:
+    async def _run(self, request: Request, rounds: int = 0) -> Any:
         """Run a call that may have to wait, to ask, or to try several nodes.
 
         Args:
             request: The call.
-            known: The plan to begin with, as of now; None: it is made.
             rounds: How often all candidates were tried in vain.
         """
         while True:
             version = self._changes.version
-            plan, known = known or self._router.plan(request), None
+            plan = self._router.plan(request)
             if plan.wait is not None:
                 await self._waits.for_change(request, plan, version)
                 continue
@@ -273,7 +272,8 @@ class Executor:
                 candidates = self._cluster.without_doubtful(candidates)
             for candidate in candidates:
                 pool = self._pools.get(candidate.key) or self._cluster.pool(candidate)
-                link = pool.try_take(request) or await self._waits.in_queue(request, candidates, candidate, version)
+                request.elsewhere = candidate is not candidates[-1]
+                link = pool.try_take(request) or await self._waits.for_turn(request, pool, version)
                 if link is not None:
                     request.node = pool.node
                     request.link = link

@@ -6,7 +6,6 @@ raises then says what was waited for.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from contextlib import suppress
 
 from picopyn.engine import failures
@@ -17,7 +16,7 @@ from picopyn.engine.node_pool import HookFailed, NodePool, NodeUnreachable, Queu
 from picopyn.engine.request import Request
 from picopyn.engine.runtime import Link, Waiter
 from picopyn.errors import AuthenticationFailed, Fault, OutcomeUnknown, PoolClosed
-from picopyn.routing.plan import FOR_LEADER, Candidate, Plan, Wait
+from picopyn.routing.plan import FOR_LEADER, Plan, Wait
 from picopyn.topology import Node
 
 #: First pause after a whole round of candidates failed without the cluster having changed (seconds); it doubles.
@@ -70,25 +69,26 @@ class Waits:
             raise self._not_acquired(request, what) from pool.cause or error
         raise own or PoolClosed("a connection was not set up")  # the hook's own error, as it raised it
 
-    async def in_queue(
-        self, request: Request, candidates: Sequence[Candidate], candidate: Candidate, version: int
-    ) -> Link | None:
-        """Wait for a connection, and give it back if the call must not be sent there any more.
+    async def for_turn(self, request: Request, pool: NodePool, version: int) -> Link | None:
+        """Wait for a connection of one node pool, and give it back if the call must not be sent there any more.
 
         The cluster may have changed meanwhile: the bucket or its leader is elsewhere, or the call would hang by now. A
         change that has nothing to do with the call does not cost it its place.
+
+        Args:
+            request: The call.
+            pool: The node pool.
+            version: Of the cluster's changes, as of when the call was planned.
         """
-        pool = self._cluster.pool(candidate)
-        request.elsewhere = candidate is not candidates[-1]
         link = await self.for_link(request, pool)
         if link is None or version == self._changes.version:
             return link
         try:
-            plan = self._router.plan(request)
+            candidates = self._router.plan(request).candidates
         except BaseException:
             pool.give(link)
             raise
-        if any(candidate.key == other.key for other in plan.candidates):
+        if any(self._cluster.pools_by_key.get(candidate.key) is pool for candidate in candidates):
             return link
         pool.give(link)
         return None

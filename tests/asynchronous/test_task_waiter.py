@@ -1,0 +1,106 @@
+"""Many tasks wait with one timer, and each of them ends at its own deadline, or before."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from math import inf
+from typing import Any
+
+import pytest
+
+from picopyn.asynchronous.task_waiter import Deadlines, TaskWaiter
+
+
+class Clockwork(asyncio.SelectorEventLoop):
+    """A loop whose clock stands, and jumps to the next timer when there is nothing else to do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.moment = 100.0
+        self.timers = 0
+
+    def time(self) -> float:
+        return self.moment
+
+    def call_at(self, when: float, *args: Any, **kwargs: Any) -> asyncio.TimerHandle:
+        self.timers += 1
+        return super().call_at(when, *args, **kwargs)
+
+    def _run_once(self) -> None:
+        inside: Any = self
+        live = [handle.when() for handle in inside._scheduled if not handle.cancelled()]
+        if not inside._ready and live:
+            self.moment = max(self.moment, min(live))
+        super()._run_once()  # type: ignore[misc]
+
+
+async def waited(waiter: TaskWaiter[int], deadline: float | None) -> tuple[int | None, float]:
+    try:
+        got: int | None = await waiter.wait(deadline)
+    except TimeoutError:
+        got = None
+    return got, asyncio.get_running_loop().time()
+
+
+def run(test: Any) -> None:
+    loop = Clockwork()
+    try:
+        loop.run_until_complete(test(loop))
+        assert [handle for handle in loop._scheduled if not handle.cancelled()] == []  # type: ignore[attr-defined]
+    finally:
+        loop.close()
+
+
+def test_those_who_wait_equally_long_share_one_timer() -> None:
+    """A hundred come one after the other, each second one is served; all others end at their own moments."""
+
+    async def test(loop: Clockwork) -> None:
+        deadlines = Deadlines(loop)
+        waiters = [TaskWaiter[int](loop, deadlines) for _ in range(100)]
+        tasks = [loop.create_task(waited(w, loop.time() + 30 + n / 1000)) for n, w in enumerate(waiters)]
+        await asyncio.sleep(0)
+        assert loop.timers == 1
+        for number, waiter in enumerate(waiters[::2]):
+            assert waiter.wake(number)
+        ended = await asyncio.gather(*tasks)
+        assert [got for got, _ in ended[::2]] == list(range(50))
+        for number, (got, moment) in enumerate(ended[1::2]):
+            assert got is None
+            assert moment == pytest.approx(130 + (2 * number + 1) / 1000, abs=1e-6)
+        assert loop.timers <= 52
+
+    run(test)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_everybody_ends_when_he_should(seed: int) -> None:
+    """Deadlines in any order, some none; served, failed, cancelled or left alone: as with a timer for each."""
+
+    async def test(loop: Clockwork) -> None:
+        rng, deadlines = random.Random(seed), Deadlines(loop)
+        expected, tasks = [], []
+        for _ in range(200):
+            waiter = TaskWaiter[int](loop, deadlines)
+            served = loop.time() + rng.choice((0.25, 0.7, 2, 5))
+            how = rng.choice(("wake", "wake", "fail", "cancel"))
+            deadline = loop.time() + rng.choice((0.5, 1, 1, 1, 3)) if rng.random() < 0.9 else None
+            task = loop.create_task(waited(waiter, deadline))
+            done = {"wake": lambda w=waiter: w.wake(7), "fail": lambda w=waiter: w.fail(TimeoutError())}
+            handle = loop.call_at(served, done.get(how, task.cancel))
+            task.add_done_callback(lambda _, handle=handle: handle.cancel())
+            tasks.append(task)
+            expected.append((how, inf if deadline is None else deadline, served))
+            await asyncio.sleep(rng.choice((0, 0, 0.1)))
+        ended = await asyncio.gather(*tasks, return_exceptions=True)
+        for (how, deadline, served), end in zip(expected, ended, strict=True):
+            if isinstance(end, BaseException):
+                assert isinstance(end, asyncio.CancelledError)
+                assert how == "cancel"
+                assert served <= deadline
+                continue
+            got, moment = end
+            assert moment == pytest.approx(min(deadline, served), abs=1e-6)
+            assert got == (7 if how == "wake" and served < deadline else None)
+
+    run(test)

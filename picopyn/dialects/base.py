@@ -5,7 +5,7 @@ Rooms above ask a dialect; they never ask "is this Picodata?". A dialect has no 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Protocol
@@ -18,6 +18,14 @@ Encoder = Callable[[Any], bytes | None]
 
 #: The arguments of a call → the bucket of its key, or None when it cannot be computed.
 KeyFunction = Callable[[Sequence[Any]], int | None]
+
+
+#: A part of a key in many rows: the position of its argument, type OID and form; or the bytes of a literal.
+RowPart = tuple[int, int, str] | bytes
+
+#: Rows of arguments → for each the bucket of its key, counted from 0, so one less than a `KeyFunction` says; -1 when it
+#: cannot be computed or is hashed as NULL.
+RowsFunction = Callable[[Sequence[Any]], list[int]]
 
 
 class Purpose(Enum):
@@ -104,15 +112,14 @@ class KeyHash(Protocol):
         """
         ...
 
-    def encode_many(self, oid: int, form: str = "") -> Callable[[Sequence[Any]], tuple[list[Any], bool]]:
-        """The encoder of one key part for many rows at once.
+    def fast_rows(self, parts: Sequence[RowPart], bucket_count: int, otherwise: RowsFunction) -> RowsFunction:
+        """One function for many rows of arguments, for keys where that is worth it.
 
-        Its function gives what `encoder` gives for each, and whether certainly none of them is None or that of NULL.
+        Args:
+            parts: The key.
+            bucket_count: Number of buckets.
+            otherwise: The same from `encoder` and `bucket`, one row after the other: for rare values, and other types.
         """
-        ...
-
-    def bucket_many(self, encoded: Iterable[bytes], bucket_count: int) -> list[int]:
-        """The buckets of many keys, each counted from 0: one less than `bucket` says."""
         ...
 
 

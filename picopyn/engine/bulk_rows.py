@@ -18,7 +18,8 @@ from picopyn.engine.request import Request
 from picopyn.errors import UsageError
 from picopyn.routing.plan import Plan, Planner, Role
 from picopyn.routing.route import RouteKind
-from picopyn.routing.row_groups import Groups, SlotsFunction, compile_slots
+from picopyn.routing.row_groups import Groups, compile_slots
+from picopyn.routing.sharding import RowsFunction
 from picopyn.topology import ShardMap
 
 
@@ -115,7 +116,7 @@ class Sorter:
 
     def __init__(self, executor: Executor, cluster: Cluster, key_hash: KeyHash, query: str) -> None:
         self._cluster = cluster
-        self._slots: SlotsFunction | None = None
+        self._slots: RowsFunction | None = None
         self._map: ShardMap | None = None
         self._groups = Groups(())
         self._constant: Destination | None = None

@@ -8,59 +8,42 @@ This file knows no server and no snapshot: hash and owners come as arguments.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from operator import itemgetter
+from collections.abc import Sequence
 from typing import Any, Final
 
 from picopyn.routing.route import KeyPart
-from picopyn.routing.sharding import KeyHash
-
-#: Rows of arguments → the slot of each; `UNKNOWN` where it cannot be computed or is hashed as NULL.
-SlotsFunction = Callable[[Sequence[Any]], list[int]]
+from picopyn.routing.sharding import KeyHash, RowsFunction, compile_key
 
 UNKNOWN: Final = -1
 
 
-def compile_slots(parts: Sequence[KeyPart], key_hash: KeyHash, bucket_count: int) -> SlotsFunction:
+def compile_slots(parts: Sequence[KeyPart], key_hash: KeyHash, bucket_count: int) -> RowsFunction:
     """Compile one key into a function of many rows; what it gives is that of `compile_key` for each of them.
 
     Args:
         parts: The key's parts in the order of the table's key columns.
         key_hash: The dialect's hash.
         bucket_count: Number of buckets of the tier.
+
+    Returns:
+        Rows of arguments → the slot of each; `UNKNOWN` where it cannot be computed or is hashed as NULL.
     """
-    if not parts or bucket_count < 1:
-        return lambda rows: [UNKNOWN] * len(rows)
-    columns = [_column(part, key_hash) for part in parts]
-    nulls = [(None, key_hash.encoder(part.oid, part.form)(None)) for part in parts]
+    key = compile_key(parts, key_hash, bucket_count)
 
-    def slots(rows: Sequence[Any]) -> list[int]:
+    def slot(row: Any) -> int:
         try:
-            encoded = [encode(list(map(value, rows))) for value, encode in columns]
-        except (IndexError, KeyError, TypeError):  # a row without that argument
-            return [UNKNOWN] if len(rows) == 1 else [slot for row in rows for slot in slots((row,))]
-        keys = [part for part, _ in encoded]
-        if all(sound for _, sound in encoded):
-            whole: Any = keys[0] if len(keys) == 1 else map(b"".join, zip(*keys, strict=True))
-            return key_hash.bucket_many(whole, bucket_count)
-        return [
-            UNKNOWN
-            if any(part in bad for part, bad in zip(key, nulls, strict=True))
-            else key_hash.bucket(b"".join(key), bucket_count) - 1
-            for key in zip(*keys, strict=True)
-        ]
+            bucket = key(row)
+        except (KeyError, TypeError):  # it has no such argument, and says so in its own way
+            return UNKNOWN
+        return UNKNOWN if bucket is None else bucket - 1
 
-    return slots
+    def one_by_one(rows: Sequence[Any]) -> list[int]:
+        return list(map(slot, rows))
 
-
-def _column(
-    part: KeyPart, key_hash: KeyHash
-) -> tuple[Callable[[Any], Any], Callable[[Sequence[Any]], tuple[list[Any], bool]]]:
-    """What takes the value of one part out of a row, and what encodes it for many rows."""
-    literal = part.literal
-    if literal is None:
-        return itemgetter(part.parameter), key_hash.encode_many(part.oid, part.form)
-    return type, lambda rows: ([literal] * len(rows), True)  # whatever the row has
+    if not parts or bucket_count < 1:
+        return one_by_one
+    columns = [(part.parameter, part.oid, part.form) if part.literal is None else part.literal for part in parts]
+    return key_hash.fast_rows(columns, bucket_count, otherwise=one_by_one)
 
 
 class Groups:
@@ -73,12 +56,12 @@ class Groups:
         owners: The same, with None behind the last one, for slot -1.
     """
 
-    __slots__ = ("_put", "_rows", "owners")
+    __slots__ = ("_at", "_rows", "owners")
 
     def __init__(self, owners: Sequence[str | None]) -> None:
         self.owners: tuple[str | None, ...] = (*owners, None)
         self._rows: dict[str | None, list[Any]] = {owner: [] for owner in self.owners}
-        self._put = [self._rows[owner].append for owner in self.owners]
+        self._at = [self._rows[owner] for owner in self.owners]
 
     def __len__(self) -> int:
         """How many owners there are, "not known" included."""
@@ -91,9 +74,9 @@ class Groups:
             rows: The rows.
             slots: The slot of each.
         """
-        put = self._put
+        at = self._at
         for row, slot in zip(rows, slots, strict=True):
-            put[slot](row)
+            at[slot].append(row)  # written like this it is no call: the interpreter knows the method of a list
         found = {owner: rows_of.copy() for owner, rows_of in self._rows.items() if rows_of}
         for owner in found:
             self._rows[owner].clear()

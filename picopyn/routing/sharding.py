@@ -9,7 +9,7 @@ This file knows no server: the hash comes as an argument.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from decimal import Decimal
@@ -21,6 +21,12 @@ from picopyn.routing.route import KeyPart, RouteKind, StatementRoute
 
 #: A compiled key: the arguments of a call → its bucket, or None when it cannot be computed.
 KeyFunction = Callable[[Sequence[Any]], int | None]
+
+#: A part of a key in many rows: the position of its argument, type OID and form; or the bytes of a literal.
+RowPart = tuple[int, int, str] | bytes
+
+#: Rows of arguments → the bucket of each, counted from 0; -1 when it cannot be computed or is hashed as NULL.
+RowsFunction = Callable[[Sequence[Any]], list[int]]
 
 #: A compiled route: the arguments of a call → all its buckets, or None when they cannot be computed.
 RouteFunction = Callable[[Sequence[Any]], frozenset[int] | None]
@@ -41,19 +47,12 @@ class KeyHash(Protocol):
         """Bucket of the concatenated parts."""
         ...
 
-    def encode_many(self, oid: int, form: str = "") -> Callable[[Sequence[Any]], tuple[list[Any], bool]]:
-        """The encoder of one key part for many rows at once.
-
-        Its function gives what `encoder` gives for each, and whether certainly none of them is None or that of NULL.
-        """
-        ...
-
-    def bucket_many(self, encoded: Iterable[bytes], bucket_count: int) -> list[int]:
-        """The buckets of many keys, each counted from 0: one less than `bucket` says."""
-        ...
-
     def fast_key(self, oid: int, position: int, bucket_count: int, otherwise: KeyFunction) -> KeyFunction:
         """One function for a key of one part, where there is one that costs less than `otherwise`."""
+        ...
+
+    def fast_rows(self, parts: Sequence[RowPart], bucket_count: int, otherwise: RowsFunction) -> RowsFunction:
+        """One function for many rows, where there is one that costs less than `otherwise`."""
         ...
 
 

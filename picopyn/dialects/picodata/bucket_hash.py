@@ -17,16 +17,14 @@ from __future__ import annotations
 import math
 import operator
 import struct
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
-from functools import partial
 from typing import Any, Final
 from uuid import UUID
 
-import mmh3
-import msgspec
+from picopyn.dialects.picodata.bucket_rows import INTEGERS, SEED, compile_rows, hash_of
+from picopyn.dialects.picodata.bucket_rows import pack_int as _pack_int
 
 #: As `picopyn.dialects.base.Encoder`.
 Encoder = Callable[[Any], bytes | None]
@@ -34,10 +32,13 @@ Encoder = Callable[[Any], bytes | None]
 #: As `picopyn.dialects.base.KeyFunction`.
 KeyFunction = Callable[[Sequence[Any]], int | None]
 
+#: As `picopyn.dialects.base.RowPart`.
+RowPart = tuple[int, int, str] | bytes
+
+#: As `picopyn.dialects.base.RowsFunction`.
+RowsFunction = Callable[[Sequence[Any]], list[int]]
+
 BOOL: Final = 16
-INT8: Final = 20
-INT2: Final = 21
-INT4: Final = 23
 TEXT: Final = 25
 FLOAT8: Final = 701
 VARCHAR: Final = 1043
@@ -51,25 +52,16 @@ UUID_OID: Final = 2950
 DOUBLE_FORMS: Final = ("bound-26.1", "bound-older", "cast-26.1", "cast-older")
 
 _NULL: Final = b"\xc0"
-_SEED: Final = 13
 _INT64_MIN: Final = -(2**63)
 _INT64_MAX: Final = 2**63 - 1
 _SMALLEST_NORMAL: Final = 2.0**-1022
 _EPSILON: Final = 2.0**-52
 _MAX_DECIMAL_DIGITS: Final = 28
 
-#: The integer types, with their least and greatest value.
-_INTEGERS: Final = {INT2: (-(2**15), 2**15 - 1), INT4: (-(2**31), 2**31 - 1), INT8: (_INT64_MIN, _INT64_MAX)}
-
-_ONLY_INTS: Final = {int}
-_ONLY_TEXTS: Final = {str}
-
-_pack_int: Final[Callable[[int], bytes]] = msgspec.msgpack.Encoder().encode
 _pack_double: Final = struct.Struct(">d").pack
 _unpack_double: Final = struct.Struct(">d").unpack
 _pack_seconds: Final = struct.Struct("<q").pack
 _pack_moment: Final = struct.Struct("<qiHH").pack
-_mmh3: Final = mmh3.mmh3_32_uintdigest  # costs less than `mmh3.hash`, which reads its arguments by name
 
 _PG_EPOCH: Final = datetime(2000, 1, 1, tzinfo=UTC)
 _PG_EPOCH_SECONDS: Final = 946_684_800
@@ -123,14 +115,14 @@ class PicodataKeyHash:
         Returns:
             A number from 1 to `bucket_count`.
         """
-        return _mmh3(encoded, _SEED) % bucket_count + 1
+        return hash_of(encoded, SEED) % bucket_count + 1
 
     @staticmethod
     def fast_key(oid: int, position: int, bucket_count: int, otherwise: KeyFunction) -> KeyFunction:
         """One function for a key that is an integer; see the protocol."""
-        if oid not in _INTEGERS:
+        if oid not in INTEGERS:
             return otherwise
-        lowest, highest = _INTEGERS[oid]
+        lowest, highest = INTEGERS[oid]
 
         def key(args: Sequence[Any], pack: Callable[[int], bytes] = _pack_int) -> int | None:
             try:
@@ -138,48 +130,15 @@ class PicodataKeyHash:
             except IndexError:
                 return None
             if type(value) is int and lowest <= value <= highest:
-                return _mmh3(pack(value), _SEED) % bucket_count + 1
+                return hash_of(pack(value), SEED) % bucket_count + 1
             return otherwise(args)
 
         return key
 
     @staticmethod
-    def encode_many(oid: int, form: str = "") -> Callable[[Sequence[Any]], tuple[list[Any], bool]]:
-        """The encoder of one key part for many rows at once.
-
-        Its function gives what `encoder` gives for each, and whether certainly none of them is None or that of NULL.
-        """
-        encode = _ENCODERS.get((oid, form), _never)
-        if oid in _INTEGERS:
-            return partial(_encode_ints, encode, *_INTEGERS[oid])
-        return partial(_encode_texts if oid in (TEXT, VARCHAR) else _encode_each, encode)
-
-    @staticmethod
-    def bucket_many(encoded: Iterable[bytes], bucket_count: int) -> list[int]:
-        """The buckets of many keys, counted from 0: **one less** than `bucket` says, which saves a step."""
-        hash_of, seed = _mmh3, _SEED
-        return [hash_of(key, seed) % bucket_count for key in encoded]
-
-
-def _encode_each(encode: Encoder, values: Sequence[Any]) -> tuple[list[Any], bool]:
-    return list(map(encode, values)), False
-
-
-def _encode_ints(encode: Encoder, lowest: int, highest: int, values: Sequence[Any]) -> tuple[list[Any], bool]:
-    """Without a call of ours per value, where all of them are plain integers that fit."""
-    if set(map(type, values)) == _ONLY_INTS and max(values) <= highest:
-        with suppress(OverflowError):  # below int64, which costs no look at all of them
-            if lowest == _INT64_MIN or min(values) >= lowest:
-                return list(map(_pack_int, values)), True
-    return _encode_each(encode, values)
-
-
-def _encode_texts(encode: Encoder, values: Sequence[Any]) -> tuple[list[Any], bool]:
-    """The same for plain texts."""
-    if set(map(type, values)) == _ONLY_TEXTS:
-        with suppress(UnicodeEncodeError):
-            return list(map(str.encode, values)), True
-    return _encode_each(encode, values)
+    def fast_rows(parts: Sequence[RowPart], bucket_count: int, otherwise: RowsFunction) -> RowsFunction:
+        """One function for many rows; see the protocol."""
+        return compile_rows(parts, bucket_count, PicodataKeyHash.encoder, otherwise)
 
 
 def _never(value: Any) -> bytes | None:
@@ -375,7 +334,7 @@ def _pack_datetime(since: timedelta) -> bytes | None:
 
 _ENCODERS: Final[Mapping[tuple[int, str], Encoder]] = {
     (BOOL, ""): _encode_bool,
-    **{(oid, ""): _int_encoder(*limits) for oid, limits in _INTEGERS.items()},
+    **{(oid, ""): _int_encoder(*limits) for oid, limits in INTEGERS.items()},
     (TEXT, ""): _encode_text,
     (VARCHAR, ""): _encode_text,
     (FLOAT8, "bound-26.1"): _double_encoder(_bound_26_1),

@@ -6,7 +6,7 @@ the hosts say.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final
@@ -18,6 +18,8 @@ from picopyn.dialects.base import (
     KeyFunction,
     KeyHash,
     Purpose,
+    RowPart,
+    RowsFunction,
     StatementNotice,
     TableKeys,
 )
@@ -146,11 +148,8 @@ class _NoKeys:
     def bucket(self, encoded: bytes, bucket_count: int) -> int:
         return 1
 
-    def encode_many(self, oid: int, form: str = "") -> Callable[[Sequence[Any]], tuple[list[Any], bool]]:
-        return _cannot_be_encoded_either
-
-    def bucket_many(self, encoded: Iterable[bytes], bucket_count: int) -> list[int]:
-        return [0 for _ in encoded]
+    def fast_rows(self, parts: Sequence[RowPart], bucket_count: int, otherwise: RowsFunction) -> RowsFunction:
+        return otherwise
 
     def fast_key(self, oid: int, position: int, bucket_count: int, otherwise: KeyFunction) -> KeyFunction:
         return otherwise
@@ -158,10 +157,6 @@ class _NoKeys:
 
 def _cannot_be_encoded(value: Any) -> bytes | None:
     return None
-
-
-def _cannot_be_encoded_either(values: Sequence[Any]) -> tuple[list[Any], bool]:
-    return [None] * len(values), False
 
 
 _NO_KEYS: Final = _NoKeys()

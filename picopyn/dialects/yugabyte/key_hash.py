@@ -15,7 +15,7 @@ what a Python value is sent as.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, date, datetime, time, timedelta
 from operator import index
 from struct import Struct
@@ -29,6 +29,12 @@ Encoder = Callable[[Any], bytes | None]
 
 #: As `picopyn.dialects.base.KeyFunction`.
 KeyFunction = Callable[[Sequence[Any]], int | None]
+
+#: As `picopyn.dialects.base.RowPart`.
+RowPart = tuple[int, int, str] | bytes
+
+#: As `picopyn.dialects.base.RowsFunction`.
+RowsFunction = Callable[[Sequence[Any]], list[int]]
 
 BOOL: Final = 16
 BYTEA: Final = 17
@@ -92,15 +98,9 @@ class YugabyteKeyHash:
         return hash_code(encoded)
 
     @staticmethod
-    def encode_many(oid: int, form: str = "") -> Callable[[Sequence[Any]], tuple[list[Any], bool]]:
-        """The encoder of one key column for many rows at once; one row after the other."""
-        encode = YugabyteKeyHash.encoder(oid, form)
-        return lambda values: (list(map(encode, values)), False)
-
-    @staticmethod
-    def bucket_many(encoded: Iterable[bytes], bucket_count: int = HASH_CODES) -> list[int]:
-        """The hash codes of many keys, each one less than `bucket` says; so that of code 0 counts as not known."""
-        return [hash_code(key) - 1 for key in encoded]
+    def fast_rows(parts: Sequence[RowPart], bucket_count: int, otherwise: RowsFunction) -> RowsFunction:
+        """As `fast_key`: there is none. A hash code counts one less here, so code 0 counts as not known."""
+        return otherwise
 
     @staticmethod
     def fast_key(oid: int, position: int, bucket_count: int, otherwise: KeyFunction) -> KeyFunction:

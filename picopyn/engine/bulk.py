@@ -4,7 +4,7 @@ Rules of this file:
 
 1. The rows of one owner are executed in the order given, a chunk at a time; within a chunk asyncpg pipelines.
 2. A batch is taken only when fewer rows than a batch wait to be sent, so memory is bounded whatever is given.
-3. A chunk with a row of the wrong width is not sent, and no chunk of its batch.
+3. A chunk with a row of the wrong width, or with a key that cannot be sent, is not sent, and no chunk of its batch.
 4. After the first failure nothing more is taken; what is under way ends, the rest is told as not executed. Only where
    it was the source that failed, all that it gave before is sent.
 5. Where rows take effect one by one, the server's acknowledgements are counted as they arrive, so that the report is
@@ -127,11 +127,17 @@ class BulkLoad:
         report.put_on(error)
 
     async def _take_all(self) -> None:
-        executor = self._machinery.executor
-        known = await executor.learned(self._query, self._deadline)
-        width = len(known.parameter_oids) if known is not None and known.parameter_oids else None
-        await self._take(self._machinery.sorter(self._query), width)
+        sorter, width = await self._sorter()
+        await self._take(sorter, width)
         await self._close()
+
+    async def _sorter(self, *, anew: bool = False) -> tuple[Sorter, int | None]:
+        """What sorts the rows, and how many values each has, as far as is known."""
+        machinery = self._machinery
+        known = await machinery.executor.learned(self._query, self._deadline, anew=anew)
+        oids = () if known is None else known.parameter_oids
+        may_have_own_codecs = machinery.cluster.settings.after_connect is not None  # which take other values
+        return machinery.sorter(self._query, () if may_have_own_codecs else oids), len(oids) or None
 
     async def _take(self, sorter: Sorter, width: int | None) -> None:
         size, book = self._options.chunk_size, self._book
@@ -146,10 +152,14 @@ class BulkLoad:
             positions, kept = book.wanted(rows)
             try:
                 width = check_rows(kept, positions, width)
+                try:
+                    chunks = sorter.sort(positions, kept, size) if kept else []
+                except WrongRow:  # unless the type of the key has changed
+                    sorter, _ = await self._sorter(anew=True)
+                    chunks = sorter.sort(positions, kept, size)
             except WrongRow as error:
                 book.refuse(error, positions, len(rows))
                 return
-            chunks = sorter.sort(positions, kept, size) if kept else []
             book.enter(chunks, len(rows))
             self._send(chunks)
             if self._source.ended:

@@ -16,10 +16,11 @@ from picopyn.engine.executor import Executor
 from picopyn.engine.place import Anyhow, Buckets, Destination, Place
 from picopyn.engine.request import Request
 from picopyn.errors import UsageError
+from picopyn.routing.argument_types import is_refused
 from picopyn.routing.plan import Plan, Planner, Role
 from picopyn.routing.route import RouteKind
-from picopyn.routing.row_groups import Groups, compile_slots
-from picopyn.routing.sharding import RowsFunction
+from picopyn.routing.row_groups import UNKNOWN, Groups, compile_slots
+from picopyn.routing.sharding import RowsFunction, type_name
 from picopyn.topology import ShardMap
 
 
@@ -110,16 +111,20 @@ class Sorter:
         cluster: Knows the map.
         key_hash: The dialect's hash.
         query: The statement.
+        oids: Type OIDs of its parameters, for rows that are to be refused when their key cannot be sent; else empty.
     """
 
-    __slots__ = ("_cluster", "_constant", "_groups", "_map", "_slots", "tier")
+    __slots__ = ("_cluster", "_constant", "_groups", "_key", "_map", "_slots", "tier")
 
-    def __init__(self, executor: Executor, cluster: Cluster, key_hash: KeyHash, query: str) -> None:
+    def __init__(
+        self, executor: Executor, cluster: Cluster, key_hash: KeyHash, query: str, oids: Sequence[int] = ()
+    ) -> None:
         self._cluster = cluster
         self._slots: RowsFunction | None = None
         self._map: ShardMap | None = None
         self._groups = Groups(())
         self._constant: Destination | None = None
+        self._key: tuple[tuple[int, int], ...] = ()
         compiled = executor.route(query)
         route = None if compiled is None else compiled.route
         self.tier = None if route is None else route.tier
@@ -127,6 +132,8 @@ class Sorter:
             return
         if route.kind is RouteKind.KEYED and self.tier is not None:
             self._slots = compile_slots(route.keys[0], key_hash, cluster.snapshot.bucket_count(self.tier) or 0)
+            parameters = [part.parameter for part in route.keys[0] if 0 <= part.parameter < len(oids)]
+            self._key = tuple((parameter, oids[parameter]) for parameter in parameters)
             self._renew()
         elif route.kind is RouteKind.CONSTANT and self.tier is not None:
             self._constant = Buckets(self.tier, frozenset(route.buckets))
@@ -139,7 +146,11 @@ class Sorter:
         return max(len(self._groups) - 1, 1)
 
     def sort(self, positions: Sequence[int], rows: list[Any], chunk_size: int) -> list[Chunk]:
-        """Chunks of the rows of a batch."""
+        """Chunks of the rows of a batch.
+
+        Raises:
+            WrongRow: A part of a row's key is nothing that can be sent as its type; it names the row's position.
+        """
         if self._slots is None:
             batch = Batch(positions)
             groups: dict[str | None, list[Any]] = {None: rows}
@@ -148,12 +159,25 @@ class Sorter:
             slots = self._slots(rows)
             batch = Batch(positions, slots, self._groups.owners)
             groups = self._groups.sort(rows, slots)
+            if None in groups:
+                self._look_at(positions, rows, slots)
         return [
             Chunk(owner, batch, first, mine[first : first + chunk_size], place)
             for owner, mine in groups.items()
             for place in (self._place(owner, batch),)
             for first in range(0, len(mine), chunk_size)
         ]
+
+    def _look_at(self, positions: Sequence[int], rows: list[Any], slots: Sequence[int]) -> None:
+        """Look closer at the rows whose key could not be computed."""
+        for position, row, slot in zip(positions, rows, slots, strict=True):
+            if slot != UNKNOWN:
+                continue
+            for parameter, oid in self._key:
+                if is_refused(oid, row[parameter]):
+                    kind = type(row[parameter]).__name__
+                    told = f"cannot be sent: ${parameter + 1} is of type {kind} or out of range; expected is"
+                    raise _wrong(position, f"{told} {type_name(oid)}")
 
     def _place(self, owner: str | None, batch: Batch) -> Destination:
         if owner is None or self._map is None or self.tier is None:
@@ -185,9 +209,9 @@ class Machinery:
     cluster: Cluster
     key_hash: KeyHash
 
-    def sorter(self, query: str) -> Sorter:
-        """What sorts the rows of a statement, as of now."""
-        return Sorter(self.executor, self.cluster, self.key_hash, query)
+    def sorter(self, query: str, oids: Sequence[int] = ()) -> Sorter:
+        """What sorts the rows of a statement, as of now; see `Sorter`."""
+        return Sorter(self.executor, self.cluster, self.key_hash, query, oids)
 
 
 class WrongRow(UsageError):  # noqa: N818 - names the row

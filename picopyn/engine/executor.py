@@ -159,12 +159,15 @@ class Executor:
         """What is compiled for a text that was learned."""
         return self._router.known(query)
 
-    async def learned(self, query: str, deadline: float | None = None) -> PreparedStatementMetadata | None:
+    async def learned(
+        self, query: str, deadline: float | None = None, *, anew: bool = False
+    ) -> PreparedStatementMetadata | None:
         """What is known of a text, asked for now if need be; None where statements have no owners, or nothing is said.
 
         Args:
             query: The text.
             deadline: Until when to wait, on the runtime's clock; None: `acquire_timeout`.
+            anew: What is known may be outdated: forget it, and ask again.
         """
         if self.closed:
             raise PoolClosed("the pool is closed")
@@ -173,6 +176,8 @@ class Executor:
         if deadline is None:
             limit = self._cluster.settings.acquire_timeout
             deadline = None if limit is None else self._now() + limit
+        if anew:
+            self._router.forget(query)
         try:
             return await self._router.learned(query, deadline)
         except TimeoutError:

@@ -19,6 +19,7 @@ from picopyn.engine.journal import Journal
 from picopyn.engine.loan import Lender, Loan
 from picopyn.engine.node_pool import NodePool
 from picopyn.engine.place import Place
+from picopyn.engine.refused_arguments import hide_value
 from picopyn.engine.request import Request
 from picopyn.engine.retries import Retries, is_goodbye
 from picopyn.engine.route_table import CompiledRoute, RouteTable
@@ -316,6 +317,7 @@ class Executor:
             What the loop does next, and the result where there is one. Otherwise it raises the caller's error.
         """
         request.go_on()
+        hide_value(error)
         outdated = link.heed(error, request.query)
         if isinstance(error, Exception) and not request.prepared_again:
             stale = self._cluster.fault(error) is Fault.STALE_PLAN

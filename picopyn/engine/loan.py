@@ -22,6 +22,7 @@ from picopyn.engine import failures
 from picopyn.engine.cluster import Cluster
 from picopyn.engine.journal import Journal
 from picopyn.engine.node_pool import NodePool
+from picopyn.engine.refused_arguments import hide_value
 from picopyn.engine.runtime import Leftovers, Link
 from picopyn.errors import Fault, UsageError
 from picopyn.routing import transactions
@@ -287,6 +288,7 @@ class Loan:
         if not isinstance(error, Exception):
             self.sound = False
             return None
+        hide_value(error)
         if failures.is_callers(error):
             self.sound = self.sound and self.link.is_settled() and not self.link.is_closed()
             if self.link.is_closed():

@@ -7,7 +7,7 @@ that `picopyn --version` works without the extra packages of the others.
 |---|---|
 | 0 | done, and every promise was kept |
 | 1 | a promise was broken |
-| 2 | it could not start: wrong arguments, or packages are missing |
+| 2 | it could not start: wrong arguments, a text that the server refuses, or packages are missing |
 | 130 | stopped by Ctrl-C or SIGTERM |
 """
 

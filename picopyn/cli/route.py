@@ -53,6 +53,9 @@ def run(dsn: str, sql: str, arguments: Sequence[str]) -> int:
 async def _explain(dsn: str, sql: str, arguments: Sequence[str]) -> RouteExplanation:
     async with Pool(dsn, min_size=0, topology_update_interval=None) as pool:
         known = await pool.explain_route(sql)
+        if known.kind is None:  # perhaps because the server refuses the text: it says why, and still executes nothing
+            async with pool.acquire() as connection:
+                await connection.prepare(sql)
         if not known.parameter_types and not arguments:
             return known
         return await pool.explain_route(sql, *values(arguments, known.parameter_types))

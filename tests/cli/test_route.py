@@ -68,6 +68,24 @@ def test_arguments_that_do_not_fit_are_named(
     assert "one" not in captured.err
 
 
+@pytest.mark.parametrize(
+    ("text", "said"), [("SELEC $1", "parsing error"), ("SELECT * FROM no_table WHERE id = $1", '"no_table" not found')]
+)
+def test_a_text_that_the_server_refuses_has_no_route(
+    picopyn_cluster_factory: Factory, capsys: pytest.CaptureFixture[str], text: str, said: str
+) -> None:
+    """The server's reason on standard error, exit code 2; a text that has no route is none that is refused."""
+    cluster = picopyn_cluster_factory()
+    assert main(["route", cluster.dsn, text, "1"]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith("picopyn route: ")
+    assert said in captured.err
+    assert main(["route", cluster.dsn, "CREATE TABLE routed_not_made (id INT PRIMARY KEY)"]) == 0
+    assert "not known" in capsys.readouterr().out
+    assert cluster.execute("SELECT name FROM _pico_table WHERE name = 'routed_not_made'") == []
+
+
 def test_what_cannot_be_reached_is_said_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     """No traceback, no password."""
     assert main(["route", "postgresql://u:hidden@127.0.0.1:1/", "SELECT 1"]) == 2

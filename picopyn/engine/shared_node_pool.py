@@ -25,7 +25,10 @@ class SharedNodePool(NodePool):
     def _try_take(self, owner: object) -> Link | None:
         with self._lock:
             link = self.slots.take(owner)
-            return self._sound(link, owner) if link is not None and link.is_closed() else link
+            if link is None:
+                return None
+            is_closed = link.is_closed  # by a name of its own: see `Executor._run_directly`
+            return self._sound(link, owner) if is_closed() else link
 
     def _settle(self, link: Link) -> bool:
         with self._lock:

@@ -147,7 +147,8 @@ class Stream(asyncio.Transport):
         Returns:
             Whether it was there in time.
         """
-        is_there, receive = answer.done, self._sock.receive
+        # functions that are no methods, or asked for again and again, cost less by names of their own
+        is_there, receive, feed = answer.done, self._sock.receive, self._feed
         if self.flush():
             while not is_there():
                 try:
@@ -156,7 +157,7 @@ class Stream(asyncio.Transport):
                     self._failed(error)
                     break
                 if data and self._tls is None:
-                    self._feed(data)
+                    feed(data)
                 else:
                     self._arrived(data)
                 if is_there():

@@ -300,8 +300,9 @@ class Wire(Connection):
 
     def is_closed(self) -> bool:
         """Whether it is known to be unusable; that the server has closed it is seen without asking."""
+        state = self._state  # a function that is no method costs less by a name of its own
         try:
-            if self._state() == ESTABLISHED:  # not so of what was closed here
+            if state() == ESTABLISHED:  # not so of what was closed here
                 return bool(self._aborted)
         except OSError as error:
             if is_handlers(error):

@@ -142,7 +142,7 @@ class Executor:
                     break
                 pool = self._cluster.pool(candidate)
                 request.elsewhere = candidate is not plan.candidates[-1]
-                link, turn = await self._waits.for_link(request, pool, turn), None
+                link, turn = await self._waits.for_link(request, pool, turn=turn), None
                 if link is not None:
                     return Loan(self._lender, pool, link, request)
             else:
@@ -227,7 +227,7 @@ class Executor:
         try_take, settle = pool.try_take, pool.settle
         request.route = route
         request.plan = plan
-        link = try_take(request) or await self._waits.for_turn(request, pool, version)
+        link = try_take(request) or await self._waits.for_link(request, pool, version)
         if link is None:
             return await self._run(request)
         request.node = pool.node
@@ -279,7 +279,7 @@ class Executor:
             for candidate in candidates:
                 pool = self._pools.get(candidate.key) or self._cluster.pool(candidate)
                 request.elsewhere = candidate is not candidates[-1]
-                link = pool.try_take(request) or await self._waits.for_turn(request, pool, version)
+                link = pool.try_take(request) or await self._waits.for_link(request, pool, version)
                 if link is not None:
                     request.node = pool.node
                     request.link = link

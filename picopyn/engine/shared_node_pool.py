@@ -23,6 +23,8 @@ class SharedNodePool(NodePool):
         self.settle = self._settle
 
     def _try_take(self, owner: object) -> Link | None:
+        if self.slots.waiters:  # what becomes free is theirs
+            return None
         with self._lock:
             link = self.slots.take(owner)
             if link is None:

@@ -43,55 +43,55 @@ class Waits:
         self._now = cluster.runtime.now
         self._router = router
 
-    async def for_link(self, request: Request, pool: NodePool, turn: Waiter[Link] | None = None) -> Link | None:
+    async def for_link(
+        self, request: Request, pool: NodePool, version: int | None = None, turn: Waiter[Link] | None = None
+    ) -> Link | None:
         """Wait for a connection of one node pool.
 
         Args:
             request: The call.
             pool: The node pool.
-            turn: A place in its queue, if the call has one.
+            version: Of the cluster's changes, as of when the call was planned: after another one, it is looked whether
+                it still goes there. None: whatever happens, it does.
+            turn: A place in the queue, if the call has one.
 
         Returns:
-            The connection; None: that node gives none, and another one may be tried.
+            The connection; None: that node gives none, or is not the right one any more; another may be tried.
         """
         try:
-            return await pool.take(self.patience(request), request, turn)
-        except NodeUnreachable as error:
-            self._unreachable(request, pool.node, error)
+            link = await pool.take(self.patience(request), request, turn)
+        except (NodeUnreachable, HookFailed, QueueFull, TimeoutError) as error:
+            self._give_up(request, pool, error)
             return None
-        except HookFailed as error:
-            own = error.__cause__
-        except QueueFull:
+        if version is None or version == self._changes.version or self._still_goes_to(pool, request, link):
+            return link
+        pool.give(link)
+        return None
+
+    def _give_up(self, request: Request, pool: NodePool, error: Exception) -> None:
+        """Say why there is no connection; of a node that cannot be reached only note it, for there may be others."""
+        if isinstance(error, NodeUnreachable):
+            self._unreachable(request, pool.node, error)
+        elif isinstance(error, HookFailed):  # the hook's own error, as it raised it
+            raise error.__cause__ or PoolClosed("a connection was not set up")
+        elif isinstance(error, QueueFull):
             self._journal.counters.too_many_waiting += 1
             raise failures.too_many_waiting(request, pool.node, pool.state) from None
-        except TimeoutError as error:
+        else:
             what = f"a free connection to {pool.node.name} ({pool.node.address}: {pool.state})"
             raise self._not_acquired(request, what) from pool.cause or error
-        raise own or PoolClosed("a connection was not set up")  # the hook's own error, as it raised it
 
-    async def for_turn(self, request: Request, pool: NodePool, version: int) -> Link | None:
-        """Wait for a connection of one node pool, and give it back if the call must not be sent there any more.
+    def _still_goes_to(self, pool: NodePool, request: Request, link: Link) -> bool:
+        """Whether a call that has waited may be sent there: its leader may be elsewhere, or it would hang by now.
 
-        The cluster may have changed meanwhile: the bucket or its leader is elsewhere, or the call would hang by now. A
-        change that has nothing to do with the call does not cost it its place.
-
-        Args:
-            request: The call.
-            pool: The node pool.
-            version: Of the cluster's changes, as of when the call was planned.
+        A change that has nothing to do with the call does not cost it its place.
         """
-        link = await self.for_link(request, pool)
-        if link is None or version == self._changes.version:
-            return link
         try:
             candidates = self._router.plan(request).candidates
         except BaseException:
             pool.give(link)
             raise
-        if any(self._cluster.pools_by_key.get(candidate.key) is pool for candidate in candidates):
-            return link
-        pool.give(link)
-        return None
+        return any(self._cluster.pools_by_key.get(candidate.key) is pool for candidate in candidates)
 
     async def for_change(self, request: Request, plan: Plan, version: int) -> None:
         """Wait for a change that came after the plan was made."""

@@ -7,6 +7,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -71,9 +72,9 @@ async def admin(postgres: PostgresServer) -> AsyncIterator[Any]:
     await connection.close()
 
 
-@pytest.fixture
-async def open_pool(pool_class: Any) -> AsyncIterator[OpenPool]:
-    """A function like `Pool(…)` whose pools are opened, and closed at the end of the test."""
+@asynccontextmanager
+async def opening(pool_class: Any) -> AsyncIterator[OpenPool]:
+    """A function like `Pool(…)` whose pools are opened, and closed at the end."""
     pools: list[Any] = []
 
     async def open_it(dsn: str = "", **options: Any) -> Any:
@@ -84,6 +85,13 @@ async def open_pool(pool_class: Any) -> AsyncIterator[OpenPool]:
     yield open_it
     for pool in pools:
         await pool.close(grace=1)
+
+
+@pytest.fixture
+async def open_pool(pool_class: Any) -> AsyncIterator[OpenPool]:
+    """The same; closed at the end of the test."""
+    async with opening(pool_class) as open_it:
+        yield open_it
 
 
 async def until(met: Callable[[], bool]) -> None:

@@ -55,6 +55,15 @@ CREATE OR REPLACE FUNCTION pg_catalog.inet_server_addr() RETURNS inet LANGUAGE s
 CREATE OR REPLACE FUNCTION pg_catalog.inet_server_port() RETURNS int LANGUAGE sql STABLE AS 'SELECT {port}';
 """
 
+#: A node lists its own sessions only. Whoever comes through no node sees all of them.
+_SESSIONS: Final = """
+DO $$ BEGIN EXECUTE 'CREATE OR REPLACE VIEW pg_catalog.pg_stat_activity AS SELECT * FROM ('
+    || rtrim(pg_get_viewdef('pg_catalog.pg_stat_activity'::regclass), ';') || ') AS everywhere
+    WHERE client_addr IS NULL OR client_addr = inet_client_addr()
+    OR NOT EXISTS (SELECT FROM picopyn_cluster.servers WHERE address = inet_client_addr())';
+END $$;
+"""
+
 _HERE: Final = """
 CREATE FUNCTION pg_catalog.yb_server_{what}() RETURNS text LANGUAGE sql STABLE
     AS 'SELECT {what} FROM picopyn_cluster.servers WHERE address = inet_client_addr()';
@@ -100,7 +109,7 @@ def objects(port: int, columns: int, tablets: str | None) -> str:
         more = ", '{}'::json AS tablet_attrs, 'RUNNING'::text AS tablet_state" if new else ""
         view = _TABLETS.format(relname=_MASKED if new else "relname", more=more) + _PROPERTIES
     here = "".join(_HERE.format(what=what) for what in ("cloud", "region", "zone"))
-    return _WHERE.format(port=port) + here + servers + view + _CODE
+    return _WHERE.format(port=port) + _SESSIONS + here + servers + view + _CODE
 
 
 def literal(value: str | None) -> str:

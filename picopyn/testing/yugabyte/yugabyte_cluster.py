@@ -227,10 +227,13 @@ class YugabyteCluster:
         self._each(name, FaultProxy.let_pass)
         self._states[name] = "running"
 
-    def end_sessions(self, name: str) -> None:
-        """End every session of a node as an administrator would (57P01); the node runs on."""
-        address = literal(self.node(name).host)
-        self._ask(f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE client_addr = {address}")
+    def end_sessions(self, name: str, application: str | None = None) -> None:
+        """End every session of a node as an administrator would (57P01), or those of one `application_name`; the node
+        runs on.
+        """
+        chosen = f"client_addr = {literal(self.node(name).host)}"
+        chosen += "" if application is None else f" AND application_name = {literal(application)}"
+        self._ask(f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE {chosen}")
 
     # what the nodes say about each other
 

@@ -16,6 +16,8 @@ import pytest
 
 from picopyn.asynchronous import Pool
 from picopyn.testing import PostgresServer
+from tests.login import apart
+from tests.postgres.real import REAL, RealServer, look
 from tests.tidiness import nothing_stays
 
 OpenPool = Callable[..., Coroutine[Any, Any, Pool]]
@@ -24,15 +26,32 @@ ONLY_WITH_PASSWORD = "local all all trust\nhost all postgres all trust\nhost all
 
 
 @pytest.fixture(scope="session")
-def postgres() -> Iterator[PostgresServer]:
+def real_servers() -> tuple[list[RealServer], list[RealServer]]:
+    """Servers that the environment names: those that take writes, and standbys; none without it."""
+    dsn = os.environ.get(REAL)
+    return apart(look(dsn)) if dsn else ([], [])
+
+
+@pytest.fixture(scope="session")
+def postgres(real_servers: tuple[list[RealServer], list[RealServer]]) -> Iterator[PostgresServer | RealServer]:
     """A server for all tests that leave it as they found it."""
+    if real_servers[0]:
+        yield real_servers[0][0]
+        return
     with PostgresServer(port=0) as server:
         yield server
 
 
 @pytest.fixture(scope="session")
-def postgres_too(postgres: PostgresServer) -> Iterator[PostgresServer]:
+def postgres_too(
+    postgres: PostgresServer, real_servers: tuple[list[RealServer], list[RealServer]]
+) -> Iterator[PostgresServer | RealServer]:
     """Another one."""
+    if real_servers[0]:
+        yield (
+            real_servers[0][1] if len(real_servers[0]) > 1 else pytest.skip(f"{REAL} names one server that is written")
+        )
+        return
     with PostgresServer(port=0) as server:
         yield server
 

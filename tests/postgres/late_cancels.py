@@ -15,15 +15,16 @@ class LateCancels:
     """Passes everything on at once, but requests to cancel only after `deliver`, also those that were given up.
 
     Args:
-        port: Of the server, on this machine.
+        host: Of the server.
+        port: Of the server.
 
     Attributes:
         port: Where it listens.
         held: Requests that have come and were not delivered.
     """
 
-    def __init__(self, port: int) -> None:
-        self._target = "127.0.0.1", port
+    def __init__(self, host: str, port: int) -> None:
+        self._target = host, port
         self._door = socket.create_server(("127.0.0.1", 0))
         self.port = self._door.getsockname()[1]
         self.held = threading.Semaphore(0)

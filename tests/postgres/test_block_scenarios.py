@@ -29,6 +29,7 @@ from picopyn.topology import EventBuckets, EventInstance, EventReplicaset, Event
 from picopyn.topology.events import BucketRange
 from tests.contract.one_node import OneNode
 from tests.postgres.conftest import ONLY_WITH_PASSWORD, OpenPool, until
+from tests.postgres.real import through
 from tests.threads import FACADES
 
 Measured = Callable[[str, object], None]
@@ -172,7 +173,8 @@ async def test_block_connect_in_loop_by_files_that_never_end(
     """A pipe in the place of a password file is not read: one warning, and the pool works."""
     os.mkfifo(tmp_path / "pipe", 0o600)
     environment({"PGPASSFILE": str(tmp_path / "pipe")})
-    pool = await open_pool(postgres.dsn, dialect="postgres", ssl="disable", min_size=3)
+    dsn = through(postgres, postgres.port or 0)  # without a password, so that the file is wanted
+    pool = await open_pool(dsn, dialect="postgres", ssl="disable", min_size=3)
     await until(lambda: pool.stats().idle == 3)
     assert await pool.fetchval("SELECT 1") == 1
     assert len([record for record in caplog.records if "password file" in record.getMessage()]) == 1

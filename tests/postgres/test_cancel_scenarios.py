@@ -19,9 +19,11 @@ from picopyn.sync import cancel_request
 from picopyn.testing import FaultProxy, PostgresServer
 from tests.asynchronous.servers import Watch
 from tests.cancelling import cancelled_at, eventually
+from tests.login import with_words
 from tests.postgres.conftest import OpenPool, set_password, until
 from tests.postgres.late_cancels import LateCancels
 from tests.postgres.nodes import Nodes
+from tests.postgres.real import address, through
 from tests.threads import FACADES
 
 
@@ -123,8 +125,8 @@ async def test_cancel_swallowed_by_check_of_the_cluster(
 
 async def test_cancel_swallowed_by_check_of_a_node(postgres: PostgresServer, open_pool: OpenPool) -> None:
     """Who waits for a node in doubt is cancelled at once; the doubt is cleared all the same when the node answers."""
-    with FaultProxy("127.0.0.1", postgres.port or 0) as proxy:
-        pool = await open_pool(f"postgresql://postgres@127.0.0.1:{proxy.port}/postgres", dialect="postgres", max_size=2)
+    with FaultProxy(*address(postgres)) as proxy:
+        pool = await open_pool(through(postgres, proxy.port), dialect="postgres", max_size=2)
         proxy.freeze()
         with pytest.raises(TimeoutError):
             await pool.fetchval("SELECT 1", timeout=0.05)
@@ -180,8 +182,8 @@ async def test_cancel_that_comes_late_ends_nothing_else(
     """A borrower's call ran out of time: his next one does not begin before the server knows, or is refused."""
     for module in (cancel_request, cancel_requests):
         monkeypatch.setattr(module, "LIMIT", 0.1)
-    with closing(LateCancels(postgres.port or 0)) as way:
-        dsn = f"postgresql://postgres@127.0.0.1:{way.port}/postgres?sslmode=disable"
+    with closing(LateCancels(*address(postgres))) as way:
+        dsn = with_words(through(postgres, way.port), "sslmode=disable")
         pool = await open_pool(dsn, max_size=1, dialect="postgres")
         async with pool.acquire() as connection:
             with pytest.raises(CallTimeout):

@@ -17,6 +17,7 @@ from picopyn.dialects.postgres.outcome import FATE, MARK
 from picopyn.errors import ConnectionLost, OutcomeUnknown
 from picopyn.testing import FaultProxy, PostgresServer
 from tests.postgres.conftest import OpenPool, until
+from tests.postgres.real import address, through
 from tests.threads import FACADES
 
 both = pytest.mark.parametrize("facade", FACADES, indirect=True)
@@ -36,7 +37,7 @@ async def ledger(admin: Any) -> AsyncIterator[str]:
 @pytest.fixture
 def proxy(postgres: PostgresServer) -> Iterator[FaultProxy]:
     """The link to the server."""
-    with FaultProxy("127.0.0.1", postgres.port or 0) as proxy:
+    with FaultProxy(*address(postgres)) as proxy:
         yield proxy
 
 
@@ -62,7 +63,7 @@ async def test_no_entry_is_lost_and_none_is_made_twice(
     resolve: bool,
 ) -> None:
     """Wherever the link is cut: what returned is there once; what is unknown, once at most. Resolved, nothing is."""
-    dsn = postgres.dsn.replace(f":{postgres.port}/", f":{proxy.port}/")
+    dsn = through(postgres, proxy.port)
     pool = await open_pool(dsn, dialect=dialect)
     unknown: set[int] = set()
     count = (500 if dialect == "yugabyte" else 250) if full_size else 18  # a thousand of each in all
@@ -97,7 +98,7 @@ async def test_a_transaction_that_was_not_committed_runs_again(
     postgres: PostgresServer, proxy: FaultProxy, open_pool: OpenPool
 ) -> None:
     """Felled a second time, it says that nothing took effect."""
-    pool = await open_pool(postgres.dsn.replace(f":{postgres.port}/", f":{proxy.port}/"), dialect="postgres")
+    pool = await open_pool(through(postgres, proxy.port), dialect="postgres")
     runs: list[int] = []
 
     def reading(cuts: int) -> Any:
@@ -122,7 +123,7 @@ async def test_a_notification_is_told_once_although_nothing_was_written_before_c
     postgres: PostgresServer, proxy: FaultProxy, open_pool: OpenPool, admin: Any
 ) -> None:
     """COMMIT itself writes it, so a transaction without a number may have an effect all the same."""
-    pool = await open_pool(postgres.dsn.replace(f":{postgres.port}/", f":{proxy.port}/"), dialect="postgres")
+    pool = await open_pool(through(postgres, proxy.port), dialect="postgres")
     heard: list[str] = []
     runs: list[int] = []
     await admin.add_listener("told_once", lambda *told: heard.append(told[-1]))
@@ -144,7 +145,7 @@ async def test_what_the_server_cannot_tell_stays_unknown(
     postgres: PostgresServer, proxy: FaultProxy, open_pool: OpenPool, ledger: str
 ) -> None:
     """Nobody answers within the limit that the caller set for all."""
-    pool = await open_pool(postgres.dsn.replace(f":{postgres.port}/", f":{proxy.port}/"), dialect="postgres")
+    pool = await open_pool(through(postgres, proxy.port), dialect="postgres")
 
     async def work(connection: Any) -> None:
         await connection.execute("INSERT INTO ledger VALUES (1)")

@@ -13,8 +13,10 @@ from picopyn.asynchronous import cancel_requests
 from picopyn.errors import CallTimeout, ConnectionLost, PicopynError
 from picopyn.sync import cancel_request
 from picopyn.testing import FaultProxy, PostgresServer
+from tests.login import with_words
 from tests.postgres.conftest import OpenPool
 from tests.postgres.late_cancels import LateCancels
+from tests.postgres.real import address, through
 from tests.threads import FACADES
 
 #: Much more than sockets and buffers between two processes hold.
@@ -56,8 +58,8 @@ async def test_a_request_to_end_a_copy_that_comes_late_ends_nothing_else(
     """It is under way when the COPY has ended by itself: the connection is not used before it has arrived, or never."""
     for module in (cancel_request, cancel_requests):
         monkeypatch.setattr(module, "LIMIT", 0.1)
-    with closing(LateCancels(postgres.port or 0)) as way:
-        dsn = f"postgresql://postgres@127.0.0.1:{way.port}/postgres?sslmode=disable"
+    with closing(LateCancels(*address(postgres))) as way:
+        dsn = with_words(through(postgres, way.port), "sslmode=disable")
         pool = await open_pool(dsn, max_size=1, dialect="postgres", reset=False)
         async with pool.acquire() as connection:
             with pytest.raises(SinkFailed):
@@ -95,8 +97,8 @@ async def test_a_connection_that_ends_while_a_sink_takes_its_bytes_is_lost(
     postgres: PostgresServer, open_pool: OpenPool, end: str, rows: int
 ) -> None:
     """Whoever ends it."""
-    with FaultProxy("127.0.0.1", postgres.port or 0) as proxy:
-        pool = await open_pool(postgres.dsn.replace(str(postgres.port), str(proxy.port)), max_size=1)
+    with FaultProxy(*address(postgres)) as proxy:
+        pool = await open_pool(through(postgres, proxy.port), max_size=1)
         async with pool.acquire() as connection:
 
             async def sink(_: bytes) -> None:
@@ -113,8 +115,8 @@ async def test_a_copy_to_a_server_that_stands_still_ends_with_its_timeout(
     postgres: PostgresServer, open_pool: OpenPool, how: str
 ) -> None:
     """Also where it waits for permission to write: asyncpg looks at the timeout nowhere there."""
-    with FaultProxy("127.0.0.1", postgres.port or 0) as proxy:
-        dsn = postgres.dsn.replace(str(postgres.port), str(proxy.port))
+    with FaultProxy(*address(postgres)) as proxy:
+        dsn = through(postgres, proxy.port)
         pool = await open_pool(dsn, max_size=1, dialect="postgres")
         async with pool.acquire() as connection:
             await connection.execute("CREATE TEMP TABLE much (v text)")

@@ -18,6 +18,7 @@ from picopyn.testing import FaultProxy, PostgresServer, ScriptedServer
 from picopyn.testing.picodata import wire
 from picopyn.testing.scripted_server import Invalidating, Talk
 from tests.postgres.conftest import OpenPool, until
+from tests.postgres.real import address, through
 from tests.threads import FACADES
 
 over_both_facades = pytest.mark.parametrize("facade", FACADES, indirect=True)
@@ -52,7 +53,7 @@ class Doors:
 @pytest.fixture
 def proxy(postgres: PostgresServer) -> Iterator[FaultProxy]:
     """The link to the server."""
-    with FaultProxy("127.0.0.1", postgres.port or 0) as proxy:
+    with FaultProxy(*address(postgres)) as proxy:
         yield proxy
 
 
@@ -104,7 +105,7 @@ async def test_retry_duplicates_insert(
 ) -> None:
     """The server has done it, and its answer is lost: never sent again, and told as what may have happened."""
     await admin.execute("DROP TABLE IF EXISTS sent_once; CREATE TABLE sent_once (id serial, what text)")
-    dsn = postgres.dsn.replace(f":{postgres.port}/", f":{proxy.port}/")
+    dsn = through(postgres, proxy.port)
     pool = await open_pool(dsn, dialect="postgres", max_size=2)
     insert = "INSERT INTO sent_once (what) VALUES ($1)"
     marks = [f"mark {number:04}" for number in range(200 if full_size else 10)]
@@ -130,17 +131,16 @@ async def test_auth_failure_is_not_node_down_for_a_database_that_is_not_there(
     postgres: PostgresServer, open_pool: OpenPool
 ) -> None:
     """Told at once, in the server's words, not as a time-out."""
-    dsn = postgres.dsn.removesuffix("/postgres") + "/nowhere"
     with pytest.raises(NoNodeAvailable) as caught:
-        await open_pool(dsn, connect_timeout=60)
-    assert 'database "nowhere" does not exist' in "".join(caught.value.reasons.values())
+        await open_pool(postgres.dsn, database="picopyn_nowhere", connect_timeout=60)
+    assert 'database "picopyn_nowhere" does not exist' in "".join(caught.value.reasons.values())
 
 
 async def test_notify_dead_link_silent(
     postgres: PostgresServer, proxy: FaultProxy, pool_class: Any, admin: Any
 ) -> None:
     """Who listens on a held connection hears of its end; no message comes twice."""
-    dsn = postgres.dsn.replace(f":{postgres.port}/", f":{proxy.port}/")
+    dsn = through(postgres, proxy.port)
     heard: list[str] = []
     ended: list[object] = []
     async with pool_class(dsn, dialect="postgres") as pool, pool.acquire() as connection:

@@ -25,8 +25,10 @@ from picopyn.testing import FaultProxy, PostgresServer, ScriptedServer
 from picopyn.testing.picodata import wire
 from picopyn.testing.scripted_server import Talk
 from tests.asynchronous.servers import Watch, count
+from tests.login import with_words
 from tests.postgres.conftest import OpenPool, until
 from tests.postgres.nodes import Nodes
+from tests.postgres.real import address, through
 from tests.threads import FACADES, over_both
 
 
@@ -229,8 +231,8 @@ async def test_shutdown_close_with_leak_while_connecting_and_probing(
     pool_class: Any, postgres: PostgresServer, how: str
 ) -> None:
     """A holder, a call in flight, an `acquire` in the midst of a connect and a probe that hangs: all of it ends."""
-    with FaultProxy("127.0.0.1", postgres.port or 0) as proxy:
-        dsn = f"postgresql://postgres@127.0.0.1:{proxy.port}/postgres?dialect=postgres&sslmode=disable"
+    with FaultProxy(*address(postgres)) as proxy:
+        dsn = with_words(through(postgres, proxy.port), "dialect=postgres&sslmode=disable")
         async with Watch(postgres, f"leak_{how}") as watch:
             pool = await pool_class(dsn, max_size=3, min_size=0, application_name=watch.application).open()
             held = await pool.acquire()

@@ -14,6 +14,7 @@ import pytest
 from picopyn.testing import PostgresServer
 from tests.postgres.conftest import OpenPool
 from tests.postgres.pooler import Pooler
+from tests.postgres.real import together
 from tests.threads import FACADES
 
 
@@ -28,8 +29,7 @@ async def test_meta_plan_invalidated(
         for server in servers:
             await server.execute(sql)
 
-    hosts = f"127.0.0.1:{postgres.port},127.0.0.1:{postgres_too.port}"
-    pool = await open_pool(f"postgresql://postgres@{hosts}/postgres", max_size=5)
+    pool = await open_pool(together(postgres, postgres_too), max_size=5)
 
     async def use_all() -> set[tuple[str, ...]]:
         rows = await asyncio.gather(*(pool.fetchrow("SELECT * FROM shape") for _ in range(60)))
@@ -85,7 +85,9 @@ async def test_meta_named_statements_behind_pooler(
     Statements with and without parameters, types of the database, cursors, transactions, `executemany`: no error, and
     nothing is prepared under a name, by callers or by the driver.
     """
-    await admin.execute("CREATE TYPE mood AS ENUM ('sad', 'ok'); CREATE TABLE moods (id int, m mood)")
+    await admin.execute(
+        "DROP TYPE IF EXISTS mood CASCADE; CREATE TYPE mood AS ENUM ('sad', 'ok'); CREATE TABLE moods (id int, m mood)"
+    )
     rng = Random(5)
     try:
         async with Pooler("127.0.0.1", postgres.port or 0, sessions=2) as pooler:

@@ -30,6 +30,7 @@ from tests.asynchronous.servers import Watch, count
 from tests.cancelling import eventually
 from tests.postgres.conftest import until
 from tests.postgres.nodes import Nodes
+from tests.postgres.real import address, through
 from tests.threads import FACADES
 
 
@@ -37,7 +38,7 @@ from tests.threads import FACADES
 def proxies(postgres: PostgresServer) -> Iterator[list[FaultProxy]]:
     """Three nodes, which are one server."""
     with ExitStack() as running:
-        yield [running.enter_context(FaultProxy("127.0.0.1", postgres.port or 0)) for _ in range(3)]
+        yield [running.enter_context(FaultProxy(*address(postgres))) for _ in range(3)]
 
 
 def in_bounds(stats: PoolStats, most: int) -> None:
@@ -200,12 +201,12 @@ async def test_metrics_while_node_missing_or_leaving(
 
 @pytest.mark.parametrize("facade", FACADES, indirect=True)
 async def test_metrics_event_callbacks_in_order(
-    pool_class: Any, proxies: list[FaultProxy], caplog: pytest.LogCaptureFixture
+    pool_class: Any, postgres: PostgresServer, proxies: list[FaultProxy], caplog: pytest.LogCaptureFixture
 ) -> None:
     """Each connection: opened, then closed once with a reason; or failed, and nothing else. Others' listeners too."""
     seen: list[Event] = []
     proxies[2].refuse()
-    dsn = f"postgresql://postgres@127.0.0.1:{proxies[0].port},127.0.0.1:{proxies[1].port}/postgres"
+    dsn = through(postgres, proxies[0].port, proxies[1].port)
     pool = pool_class(
         dsn,
         dialect="postgres",

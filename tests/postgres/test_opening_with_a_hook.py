@@ -15,6 +15,7 @@ from picopyn.errors import AcquireTimeout
 from picopyn.testing import FaultProxy, PostgresServer, black_hole
 from tests.postgres.conftest import OpenPool
 from tests.postgres.nodes import Nodes
+from tests.postgres.real import address
 from tests.threads import FACADES
 
 LONG = 60.0
@@ -64,7 +65,7 @@ async def test_a_node_that_refuses_does_not_hide_the_hooks_error(
     pool_class: Any, postgres: PostgresServer, min_size: int
 ) -> None:
     """Whichever of them fails first, and however often it is tried again."""
-    with FaultProxy("127.0.0.1", postgres.port or 0) as proxy:
+    with FaultProxy(*address(postgres)) as proxy:
         proxy.refuse()
         source = Nodes(proxy.port, postgres.port)
         pool = pool_class(

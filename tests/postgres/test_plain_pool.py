@@ -17,8 +17,10 @@ from picopyn.testing.picodata import wire
 from picopyn.testing.scripted_server import Talk
 from picopyn.topology import EventBatch, Topology
 from tests.cancelling import eventually
+from tests.login import Login
 from tests.postgres.conftest import OpenPool, until
 from tests.postgres.pooler import Pooler
+from tests.postgres.real import address
 from tests.threads import FACADES
 
 NOBODY = "127.0.0.1:1"
@@ -26,8 +28,10 @@ NOBODY = "127.0.0.1:1"
 
 def of(*servers: PostgresServer | str) -> str:
     """A connection string for servers and other addresses."""
-    hosts = [server if isinstance(server, str) else f"127.0.0.1:{server.port}" for server in servers]
-    return f"postgresql://postgres@{','.join(hosts)}/postgres"
+    known = [server.dsn for server in servers if not isinstance(server, str)]
+    login = Login(known[0] if known else "postgresql://postgres@h/postgres")
+    hosts = [Login(f"postgresql://{each}/").hosts[0] if isinstance(each, str) else address(each) for each in servers]
+    return login.at(hosts)
 
 
 class Starting:
@@ -149,16 +153,17 @@ async def test_no_host_that_answers_is_told_with_all_reasons(open_pool: OpenPool
 @pytest.mark.parametrize("facade", FACADES, indirect=True)
 async def test_a_host_that_comes_back_is_used_again(postgres: PostgresServer, open_pool: OpenPool) -> None:
     """It is probed in the background, without a call having to fail."""
+    stays = postgres.port
     with PostgresServer(port=0) as other:
         port = other.port
         pool = await open_pool(of(postgres, other))
         await pool.wait_ready()
     ports = {await pool.fetchval("SELECT inet_server_port()", idempotent=True) for _ in range(20)}
-    assert ports == {postgres.port}
+    assert ports == {stays}
     with PostgresServer(port=port):
         await pool.wait_ready()
         found = {await pool.fetchval("SELECT inet_server_port()") for _ in range(40)}
-        assert found == {postgres.port, port}
+        assert found == {stays, port}
         await pool.close()
 
 

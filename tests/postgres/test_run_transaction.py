@@ -25,6 +25,7 @@ from picopyn.errors import (
 from picopyn.observe import Event, OutcomeLost, StatementRetried
 from picopyn.testing import FaultProxy, PostgresServer
 from tests.postgres.conftest import OpenPool, until
+from tests.postgres.real import address, through
 from tests.threads import FACADES
 
 pytestmark = pytest.mark.parametrize("facade", FACADES, indirect=True)
@@ -42,12 +43,8 @@ async def table(admin: Any) -> AsyncIterator[str]:
 @pytest.fixture
 def proxy(postgres: PostgresServer) -> Iterator[FaultProxy]:
     """The link to the server."""
-    with FaultProxy("127.0.0.1", postgres.port or 0) as proxy:
+    with FaultProxy(*address(postgres)) as proxy:
         yield proxy
-
-
-def through(proxy: FaultProxy, postgres: PostgresServer) -> str:
-    return postgres.dsn.replace(f":{postgres.port}/", f":{proxy.port}/")
 
 
 async def add(connection: Any, cents: int, account: int = 1) -> None:
@@ -270,7 +267,7 @@ async def test_a_link_cut_before_commit_is_sent(
     postgres: PostgresServer, proxy: FaultProxy, open_pool: OpenPool, table: str, admin: Any
 ) -> None:
     """Known before COMMIT: it is not sent, so everybody can tell; the work runs again."""
-    pool = await open_pool(through(proxy, postgres), dialect="postgres")
+    pool = await open_pool(through(postgres, proxy.port), dialect="postgres")
     runs: list[int] = []
 
     async def work(connection: Any) -> None:
@@ -305,7 +302,7 @@ async def test_a_commit_without_an_answer_is_unknown(
     committed: bool,
 ) -> None:
     """Nobody here can tell; so it is told as unknown, and not run again."""
-    pool = await open_pool(through(proxy, postgres), dialect="postgres")
+    pool = await open_pool(through(postgres, proxy.port), dialect="postgres")
     runs: list[int] = []
 
     async def work(connection: Any) -> None:
@@ -324,7 +321,7 @@ async def test_a_commit_whose_answer_came_is_committed(
     postgres: PostgresServer, proxy: FaultProxy, open_pool: OpenPool, table: str, admin: Any
 ) -> None:
     """Whatever happens to the link right afterwards."""
-    pool = await open_pool(through(proxy, postgres), dialect="postgres")
+    pool = await open_pool(through(postgres, proxy.port), dialect="postgres")
 
     async def work(connection: Any) -> str:
         await add(connection, 1)
@@ -340,7 +337,7 @@ async def test_the_limit_is_for_all_attempts(
     postgres: PostgresServer, proxy: FaultProxy, open_pool: OpenPool, table: str, admin: Any
 ) -> None:
     """In the work, nothing took effect; with COMMIT on its way, it may have; while resting, the last error is told."""
-    pool = await open_pool(through(proxy, postgres), dialect="postgres")
+    pool = await open_pool(through(postgres, proxy.port), dialect="postgres")
 
     async def hang(connection: Any) -> None:
         await add(connection, 1)
@@ -441,7 +438,7 @@ async def test_a_text_that_ends_the_transaction_and_gets_no_answer_is_unknown(
     postgres: PostgresServer, proxy: FaultProxy, open_pool: OpenPool, table: str, admin: Any
 ) -> None:
     """It may have been committed, so it is not run again."""
-    pool = await open_pool(through(proxy, postgres), dialect="postgres")
+    pool = await open_pool(through(postgres, proxy.port), dialect="postgres")
     runs: list[int] = []
 
     async def work(connection: Any) -> None:

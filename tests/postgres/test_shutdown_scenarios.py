@@ -26,15 +26,18 @@ import pytest
 from picopyn.asynchronous import Pool
 from picopyn.errors import ConfigError, ConnectionLost, PicopynError, PoolClosed, UsageError
 from picopyn.testing import FaultProxy, PostgresServer
+from tests.login import with_words
 from tests.postgres.conftest import OpenPool
+from tests.postgres.real import address, through
 from tests.threads import FACADES
 
 Measured = Callable[[str, object], None]
 
 
-def of(server: PostgresServer | FaultProxy, name: str) -> str:
-    """A connection string whose sessions can be counted."""
-    return f"postgresql://postgres@127.0.0.1:{server.port}/postgres?application_name={name}&dialect=postgres"
+def of(server: PostgresServer, name: str, *ways: FaultProxy) -> str:
+    """A connection string whose sessions can be counted; through proxies, if there are some."""
+    dsn = through(server, *(way.port for way in ways)) if ways else server.dsn
+    return with_words(dsn, f"application_name={name}&dialect=postgres")
 
 
 async def until_gone(admin: Any, name: str, limit: float = 20.0) -> None:
@@ -151,8 +154,8 @@ async def test_shutdown_close_with_leak(
 @pytest.mark.parametrize("facade", FACADES, indirect=True)
 async def test_shutdown_close_with_a_frozen_node(pool_class: Any, postgres: PostgresServer, measured: Measured) -> None:
     """A node that hangs costs the grace, and no more."""
-    with FaultProxy("127.0.0.1", postgres.port or 0) as proxy:
-        pool = await pool_class(of(proxy, "frozen"), max_size=4, min_size=4).open()
+    with FaultProxy(*address(postgres)) as proxy:
+        pool = await pool_class(of(postgres, "frozen", proxy), max_size=4, min_size=4).open()
         while pool.stats().idle < 4:
             await asyncio.sleep(0.01)
         held = await pool.acquire()
@@ -300,8 +303,8 @@ async def test_shutdown_pending_tasks_nothing_is_left_in_the_same_tick(
 @pytest.mark.parametrize("facade", FACADES, indirect=True)
 async def test_shutdown_pending_tasks_while_a_reconnect_backs_off(pool_class: Any, postgres: PostgresServer) -> None:
     """A pool that waits to try again closes at once."""
-    with FaultProxy("127.0.0.1", postgres.port or 0) as proxy:
-        pool = await pool_class(of(proxy, "backs_off"), min_size=2).open()
+    with FaultProxy(*address(postgres)) as proxy:
+        pool = await pool_class(of(postgres, "backs_off", proxy), min_size=2).open()
         proxy.refuse()
         proxy.cut()
         await asyncio.sleep(0.05)
@@ -635,10 +638,10 @@ async def test_shutdown_closing_while_opening(
 ) -> None:
     """The opening ends with `PoolClosed`, and nothing is left of it."""
     name = f"half_open_{how}"
-    with FaultProxy("127.0.0.1", postgres.port or 0) as proxy:
+    with FaultProxy(*address(postgres)) as proxy:
         if turns == 10:
             proxy.freeze()
-        pool = pool_class(of(proxy if turns == 10 else postgres, name), min_size=2)
+        pool = pool_class(of(postgres, name, *([proxy] if turns == 10 else [])), min_size=2)
         opening = asyncio.create_task(pool.open())
         for _ in range(turns):
             await asyncio.sleep(0.002 if turns == 10 else 0)

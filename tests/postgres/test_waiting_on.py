@@ -13,14 +13,11 @@ from picopyn.errors import OutcomeUnknown
 from picopyn.observe import Event, OutcomeLost
 from picopyn.testing import FaultProxy, PostgresServer
 from tests.postgres.conftest import OpenPool, until
+from tests.postgres.real import address, through
 from tests.threads import FACADES
 
 #: How far the server is away in these tests, one way (seconds).
 FAR = 0.3
-
-
-def through(postgres: PostgresServer, proxy: FaultProxy) -> str:
-    return postgres.dsn.replace(f":{postgres.port}/", f":{proxy.port}/")
 
 
 @pytest.mark.parametrize("facade", FACADES, indirect=True)
@@ -44,9 +41,9 @@ async def test_a_waiter_is_served_after_an_attempt_for_it_failed(postgres: Postg
 @pytest.mark.parametrize("facade", FACADES, indirect=True)
 async def test_a_waiter_is_served_when_the_server_answers_again(postgres: PostgresServer, open_pool: OpenPool) -> None:
     """One connection is held, and opening another one failed while the server was mute."""
-    with FaultProxy("127.0.0.1", postgres.port or 0) as proxy:
+    with FaultProxy(*address(postgres)) as proxy:
         pool = await open_pool(
-            through(postgres, proxy), max_size=3, connect_timeout=0.3, acquire_timeout=None, dialect="postgres"
+            through(postgres, proxy.port), max_size=3, connect_timeout=0.3, acquire_timeout=None, dialect="postgres"
         )
         held = await pool.acquire()
         proxy.mute()
@@ -66,10 +63,10 @@ async def test_one_limit_covers_every_request_that_a_call_takes(
     """Preparing again, closing what left the cache, asking about types: no round trip has a limit of its own."""
     await admin.execute("DROP TABLE IF EXISTS far; CREATE TABLE far (id int); DROP TYPE IF EXISTS mood")
     await admin.execute("CREATE TYPE mood AS ENUM ('good')")
-    with FaultProxy("127.0.0.1", postgres.port or 0) as proxy:
+    with FaultProxy(*address(postgres)) as proxy:
         cache = 1 if what == "evicted" else 100
         pool = await open_pool(
-            through(postgres, proxy), dialect="postgres", max_size=1, statement_cache_size=cache, reset=False
+            through(postgres, proxy.port), dialect="postgres", max_size=1, statement_cache_size=cache, reset=False
         )
         async with pool.acquire() as connection:
             await connection.fetch("SELECT * FROM far WHERE id = $1", 1)
@@ -108,8 +105,8 @@ async def test_an_answer_that_cannot_be_read_is_no_lost_connection(
 @pytest.mark.parametrize("facade", FACADES, indirect=True)
 async def test_a_write_that_was_sent_is_never_told_as_unsent(postgres: PostgresServer, open_pool: OpenPool) -> None:
     """It may be repeated, so it was to be sent again; when no node can be reached any more, it may have happened."""
-    with FaultProxy("127.0.0.1", postgres.port or 0) as proxy:
-        pool = await open_pool(through(postgres, proxy), dialect="postgres", max_size=1, connect_timeout=0.3)
+    with FaultProxy(*address(postgres)) as proxy:
+        pool = await open_pool(through(postgres, proxy.port), dialect="postgres", max_size=1, connect_timeout=0.3)
         call = asyncio.create_task(pool.execute("SELECT pg_sleep($1::float)", 5.0, idempotent=True, timeout=1.5))
         await until(lambda: pool.stats().in_use > 0)
         proxy.refuse()
@@ -125,8 +122,8 @@ async def test_a_lost_outcome_on_a_held_connection_is_told(
 ) -> None:
     """Counted, and an event like that of a call of the pool."""
     events: list[Event] = []
-    with FaultProxy("127.0.0.1", postgres.port or 0) as proxy:
-        pool = await open_pool(through(postgres, proxy), dialect="postgres", max_size=1, on_event=events.append)
+    with FaultProxy(*address(postgres)) as proxy:
+        pool = await open_pool(through(postgres, proxy.port), dialect="postgres", max_size=1, on_event=events.append)
         async with pool.acquire() as connection:
             call = asyncio.create_task(connection.execute("SELECT pg_sleep(7)"))
             while not await admin.fetchval("SELECT 1 FROM pg_stat_activity WHERE query = 'SELECT pg_sleep(7)'"):

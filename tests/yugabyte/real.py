@@ -7,54 +7,22 @@ it does: where a test wants that, the nodes are reached through proxies on the c
 
 from __future__ import annotations
 
-import asyncio
 import os
-from collections.abc import Coroutine, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any, NoReturn, TypeVar
-from urllib.parse import SplitResult, urlsplit
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NoReturn
 
 import asyncpg
 import pytest
 
 from picopyn.testing import FaultProxy
 from picopyn.testing.yugabyte.yugabyte_cluster import State, YugabyteNode
-
-T = TypeVar("T")
+from tests.login import Login, apart
 
 #: Longest wait for one answer of the cluster (seconds).
 PATIENCE = 60.0
 
 _LIST = "SELECT * FROM yb_servers()"
 _PLACE = "SELECT host(inet_server_addr()) || ':' || inet_server_port()"
-
-
-def apart(step: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine on a loop of its own, away from the test's."""
-    with ThreadPoolExecutor(1) as thread:
-        return thread.submit(asyncio.run, step).result()
-
-
-class Login:
-    """How to log in to the nodes: a connection string, whose hosts can be exchanged.
-
-    Args:
-        dsn: A URI; whatever else it says holds for all nodes.
-    """
-
-    def __init__(self, dsn: str) -> None:
-        # the hosts of several are no URI that `urlsplit` likes
-        scheme, _, rest = dsn.partition("://")
-        user, at, hosts = rest.rpartition("@")
-        hosts, slash, tail = hosts.partition("/")
-        self.hosts = hosts
-        self._before, self._after = f"{scheme}://{user}{at}", slash + tail
-        self.parts: SplitResult = urlsplit(f"{self._before}host{self._after}")
-
-    def at(self, places: Iterable[tuple[str, int]]) -> str:
-        """The same for these hosts and ports."""
-        hosts = ",".join(f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in places)
-        return f"{self._before}{hosts}{self._after}"
 
 
 class RealCluster:
@@ -69,7 +37,7 @@ class RealCluster:
     """
 
     def __init__(self, dsn: str, *, doors: bool = False) -> None:
-        self._login = Login(dsn)
+        self._login = Login(dsn, 5433)
         self._nodes: dict[str, YugabyteNode] = {}
         self._listed: dict[str, tuple[str, int]] = {}
         self._reached: dict[str, tuple[str, int]] = {}
@@ -80,7 +48,7 @@ class RealCluster:
             self._build()
 
     async def _look(self) -> None:
-        connection = await asyncpg.connect(self._login.at(self._seeds()), timeout=PATIENCE)
+        connection = await asyncpg.connect(self._login.at(self._login.hosts), timeout=PATIENCE)
         try:
             rows = await connection.fetch(_LIST, timeout=PATIENCE)
         finally:
@@ -95,13 +63,6 @@ class RealCluster:
                 name, host, int(port), _zone(row), row["node_type"], row["public_ip"] or "", row.get("uuid", "")
             )
             self._states[name] = "running"
-
-    def _seeds(self) -> list[tuple[str, int]]:
-        seeds = []
-        for text in self._login.hosts.split(","):
-            host, colon, port = text.rpartition(":")
-            seeds.append((host.strip("[]"), int(port)) if colon else (text, 5433))
-        return seeds
 
     async def _reach(self, row: Mapping[str, Any]) -> tuple[tuple[str, int], str]:
         """By which of its addresses a node is reached from here, and what it calls itself."""

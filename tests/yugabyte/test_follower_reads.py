@@ -18,6 +18,7 @@ from picopyn import asynchronous, sync
 from picopyn.errors import AcquireTimeout, ConfigError, NoNodeAvailable
 from picopyn.observe import ConnectionOpened
 from picopyn.testing import YugabyteCluster
+from tests.login import with_words
 from tests.postgres.conftest import OpenPool
 from tests.threads import FACADES
 from tests.yugabyte.conftest import (
@@ -110,9 +111,7 @@ async def test_a_pool_for_replicas(four: Cluster, open_pool: OpenPool) -> None:
             opened.append(event.purpose)
 
     dsn, count = four.dsn_of("n1"), 2 * len(four.nodes)
-    pool = await open_pool(
-        f"{dsn}{'&' if '?' in dsn else '?'}role=replica&load_balance=any", min_size=2, on_event=on_event
-    )
+    pool = await open_pool(with_words(dsn, "role=replica&load_balance=any"), min_size=2, on_event=on_event)
     await pool.wait_ready(timeout=LONG)
     assert await pool.fetchval(STALENESS) == 30_000, "the server's own"
     async with pool.acquire() as connection:

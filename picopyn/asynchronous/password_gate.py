@@ -19,7 +19,7 @@ from contextlib import suppress
 from typing import Any, Final
 
 from picopyn.routing.credentials import Address, Credentials
-from picopyn.routing.password_turns import STALLED, Turns
+from picopyn.routing.password_turns import Turns
 
 _HEAD: Final = struct.Struct("!cI")
 _QUESTION: Final = struct.Struct("!cII")
@@ -63,12 +63,12 @@ class PasswordGate:
         with self._lock:
             if not entry.again and self.credentials.wait(entry.address, entry.now()):
                 return False
-            return self._turns.arrive(entry, entry.address) or None
+            return self._turns.arrive(entry, entry.address, entry.now()) or None
 
-    def is_impatient(self, entry: Entry) -> bool:
-        """Somebody has waited for long; whether he may go on."""
+    def waits(self, entry: Entry) -> float:
+        """How much longer somebody waits until he asks again (seconds); 0: he may go on."""
         with self._lock:
-            return self._turns.is_impatient(entry)
+            return self._turns.waits(entry, entry.now())
 
     def accepted(self, entry: Entry) -> bool:
         """The node lets the connection in.
@@ -77,7 +77,7 @@ class PasswordGate:
             True if nothing speaks against the credentials any more, and that is news.
         """
         with self._lock:
-            going = self._turns.accepted(entry)
+            going = self._turns.accepted(entry, entry.now())
             news = self.credentials.accepted(entry.address)
         for other in going:
             other.decide(send=True)
@@ -99,7 +99,7 @@ class PasswordGate:
     def left(self, entry: Entry) -> None:
         """The connection is made, or given up."""
         with self._lock:
-            going = self._turns.left(entry)
+            going = self._turns.left(entry, entry.now())
         for other in going:
             other.decide(send=True)
 
@@ -150,7 +150,7 @@ class Entry:
             self.turned_away = not answer
             act()
         elif not blocks:
-            self._timer = self._loop.call_later(STALLED, self._grow_impatient)
+            self._timer = self._loop.call_later(0, self._grow_impatient)
         elif self._is_decided_in_time():
             act()
 
@@ -171,17 +171,19 @@ class Entry:
 
     def _is_decided_in_time(self) -> bool:
         while (left := self._deadline - self.now()) > 0:
-            if self._decided.wait(min(STALLED, left)) or self._gate.is_impatient(self):
+            if self._decided.is_set() or not (waits := self._gate.waits(self)):
                 return True
+            self._decided.wait(min(waits, left))
         return False
 
     def _grow_impatient(self) -> None:
         if self._decided.is_set():
             return
-        if self._gate.is_impatient(self):
-            self._go_on()
+        waits = self._gate.waits(self)
+        if waits:
+            self._timer = self._loop.call_later(waits, self._grow_impatient)
         else:
-            self._timer = self._loop.call_later(STALLED, self._grow_impatient)
+            self._go_on()
 
     def _go_on(self) -> None:
         act, self._act = self._act, None

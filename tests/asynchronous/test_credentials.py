@@ -10,12 +10,13 @@ from typing import Any
 
 import pytest
 
-from picopyn.asynchronous import Pool, password_gate
-from picopyn.errors import AcquireTimeout, AuthenticationFailed
-from picopyn.routing import credentials
+from picopyn.asynchronous import Pool
+from picopyn.errors import AcquireTimeout, AuthenticationFailed, PoolClosed
+from picopyn.routing import credentials, password_turns
 from picopyn.testing import FaultProxy, ScriptedServer
 from tests.asynchronous.doormen import Doormen
 from tests.postgres.conftest import until
+from tests.postgres.nodes import Nodes
 from tests.threads import FACADES
 
 
@@ -75,7 +76,7 @@ async def test_a_pool_recovers_by_itself_when_the_password_is_right_again(
     """
     if not full_size:
         monkeypatch.setattr(credentials, "PAUSE", 2.0)
-    monkeypatch.setattr(password_gate, "STALLED", 60.0)
+    monkeypatch.setattr(password_turns, "STALLED", 60.0)
     doormen = Doormen()
     with ExitStack() as stack:
         servers = [stack.enter_context(ScriptedServer(doormen, greet=False)) for _ in range(3)]
@@ -114,3 +115,44 @@ async def test_a_wrong_password_is_tried_at_one_node_once(pool_class: Any) -> No
             with pytest.raises(AuthenticationFailed, match="password authentication failed"):
                 await pool_class(dsn, dialect=dialect).open()
             assert (doormen.accepted, doormen.refused) == (0, 1)
+
+
+@pytest.mark.parametrize("facade", FACADES, indirect=True)
+async def test_a_node_that_takes_long_to_refuse_a_wrong_password_is_the_only_one_that_gets_it(
+    pool_class: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As long as nothing is known of a password, its answer is waited for longer than that of one that was right."""
+    monkeypatch.setattr(password_turns, "STALLED", 0.0)
+    monkeypatch.setattr(password_turns, "UNPROVEN", 60.0)
+    doormen = Doormen()
+    doormen.until_asked = 3
+    with ExitStack() as stack:
+        ports = [stack.enter_context(ScriptedServer(doormen, greet=False)).port for _ in range(3)]
+        dsn = f"postgresql://admin:wrong@127.0.0.1:{ports[0]}/db?sslmode=disable"
+        options = {"topology_source": Nodes(*ports), "connect_timeout": 60, "min_size": 1}
+        pool = pool_class(dsn, dialect="postgres", **options)
+        opening = asyncio.create_task(pool.open())
+        await until(lambda: doormen.refused == 1)
+        pool.terminate()
+        with pytest.raises(PoolClosed):
+            await opening
+        assert (doormen.wrong, doormen.refused) == (1, 1)
+
+
+@pytest.mark.parametrize("facade", FACADES, indirect=True)
+async def test_a_node_that_takes_the_password_and_hangs_does_not_keep_the_pool_from_opening(
+    pool_class: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its turn ends, and the next node lets all of them in."""
+    monkeypatch.setattr(password_turns, "UNPROVEN", 0.1)
+    doormen, hanging = Doormen(), Doormen()
+    hanging.wanted, hanging.silent = b"nothing\0", True
+    with ExitStack() as stack:
+        first = stack.enter_context(ScriptedServer(hanging, greet=False)).port
+        others = [stack.enter_context(ScriptedServer(doormen, greet=False)).port for _ in range(2)]
+        dsn = f"postgresql://admin:old@127.0.0.1:{first}/db?sslmode=disable"
+        options = {"topology_source": Nodes(first, *others), "connect_timeout": 60, "min_size": 1}
+        async with pool_class(dsn, dialect="postgres", **options) as pool:
+            await until(lambda: hanging.wrong == 1 and pool.stats().idle == 2)
+            assert await pool.fetchval("SELECT $1::int8", 1) == 0
+        assert hanging.wrong == 1

@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 
-from picopyn.asynchronous import Pool, password_gate
+from picopyn.asynchronous import Pool
 from picopyn.asynchronous.transport import Dialer
 from picopyn.dialects.base import Purpose
 from picopyn.dialects.postgres import PostgresDialect
 from picopyn.errors import AuthenticationFailed, NoNodeAvailable
+from picopyn.routing import password_turns
 from picopyn.settings import PoolSettings
 from picopyn.sync.caller_loop import CallerLoop
 from picopyn.sync.wire import NamelessWire, Wire
@@ -168,7 +169,7 @@ async def test_a_wrong_password_is_sent_once_although_nobody_waits_for_its_answe
     encrypted: bool, facade: str, authority: Authority, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Who sent it has been cancelled; what the node says counts all the same, and no second node is sent it."""
-    monkeypatch.setattr(password_gate, "STALLED", 60.0)
+    monkeypatch.setattr(password_turns, "UNPROVEN", 60.0)
     doormen = Doormen()
     doormen.wanted, doormen.silent = b"new\0", True
     settings = PoolSettings.from_dsn(

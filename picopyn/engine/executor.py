@@ -229,7 +229,7 @@ class Executor:
         request.plan = plan
         link = try_take(request) or await self._waits.for_link(request, pool, version)
         if link is None:
-            return await self._run(request)
+            return await self._try_again(request, version)
         request.node = pool.node
         request.link = link
         try:
@@ -256,8 +256,13 @@ class Executor:
             self._router.answered(request, plan)
             return result
         request.sent_after = None
-        if verdict is _Verdict.NEXT_CANDIDATE:
-            await self._waits.pause(request, 1, version)
+        if verdict is _Verdict.PLAN_AGAIN:
+            return await self._run(request)
+        return await self._try_again(request, version)
+
+    async def _try_again(self, request: Request, version: int) -> Any:
+        """The only candidate was tried in vain: wait for a change, but not for long, and make a plan."""
+        await self._waits.pause(request, 1, version)
         return await self._run(request, rounds=1)
 
     async def _run(self, request: Request, rounds: int = 0) -> Any:

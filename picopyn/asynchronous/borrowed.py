@@ -40,6 +40,9 @@ class PreparedStatement:
         self._statement = statement
         self._query = query
 
+    def __reduce__(self) -> str | tuple[Any, ...]:
+        raise failures.not_copied("a prepared statement")
+
     def get_name(self) -> str:
         """Name at the server."""
         name: str = self._alive("get_name").get_name()
@@ -129,6 +132,9 @@ class CursorFactory:
         self._cursor = cursor
         self._query = query
 
+    def __reduce__(self) -> str | tuple[Any, ...]:
+        raise failures.not_copied("a cursor")
+
     def __aiter__(self) -> CursorIterator:
         self._holder._alive("cursor")
         return CursorIterator(self._holder, self._cursor.__aiter__(), self._query)
@@ -151,6 +157,9 @@ class CursorIterator:
         self._holder = holder
         self._iterator = iterator
         self._query = query
+
+    def __reduce__(self) -> str | tuple[Any, ...]:
+        raise failures.not_copied("a cursor")
 
     def __aiter__(self) -> CursorIterator:
         return self
@@ -175,6 +184,9 @@ class Cursor:
         self._holder = holder
         self._cursor = cursor
         self._query = query
+
+    def __reduce__(self) -> str | tuple[Any, ...]:
+        raise failures.not_copied("a cursor")
 
     async def fetch(self, n: int, *, timeout: float | None = None) -> list[Any]:
         """The next `n` rows, or what is left."""
@@ -213,6 +225,9 @@ class Transaction:
         self._holder = holder
         self._transaction = transaction
         self._in_block = False
+
+    def __reduce__(self) -> str | tuple[Any, ...]:
+        raise failures.not_copied("a transaction")
 
     async def start(self) -> None:
         """Begin it."""

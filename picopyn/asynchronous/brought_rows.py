@@ -1,9 +1,10 @@
 """Rows that a caller brings while a call is under way, and what is raised where they are made.
 
 asyncpg fetches the rows of an `executemany` in a place where it goes on after anything that is no `Exception`, a
-`KeyboardInterrupt` included: it would wait for an answer to a request it has not finished. So such an error is handed
-to it as an ordinary one, and raised as what it was when the call is over. Any error is marked as the caller's own: it
-says nothing about a connection, whatever its type.
+`KeyboardInterrupt` included: it would wait for an answer to a request it has not finished. Where it fetches those of a
+COPY, it takes a `TimeoutError` for one of its own. So such an error is handed to it as an ordinary one, and raised as
+what it was when the call is over. Any error is marked as the caller's own: it says nothing about a connection, whatever
+its type.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from picopyn.engine import failures
 
 
 class Interrupted(Exception):  # noqa: N818 - never leaves a `with` block of rows
-    """The rows ended with something that is no `Exception`."""
+    """The rows ended with something that asyncpg takes for what it is not."""
 
 
 class Rows:
@@ -52,3 +53,17 @@ class Rows:
     ) -> None:
         if isinstance(error, Interrupted) and self._interruption is not None:
             raise self._interruption from None
+
+
+class CopiedRows(Rows):
+    """The same for a COPY, which an interruption ends by itself, but a `TimeoutError` would not."""
+
+    __slots__ = ()
+
+    def __iter__(self) -> Iterator[Any]:
+        try:
+            yield from self._given
+        except TimeoutError as error:
+            failures.mark_as_callers(error)
+            self._interruption = error
+            raise Interrupted from error

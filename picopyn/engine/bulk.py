@@ -26,6 +26,7 @@ from picopyn.bulk_report import BulkReport, RowState
 from picopyn.engine import failures
 from picopyn.engine.bulk_rows import Chunk, Machinery, Sorter, WrongRow, check_rows
 from picopyn.engine.crew import Crew
+from picopyn.engine.interruptions import is_interruption
 from picopyn.engine.load_book import Book
 from picopyn.engine.request import EXECUTEMANY, EXECUTEMANY_FRESHLY, Request
 from picopyn.engine.row_acks import RowAcks
@@ -146,6 +147,8 @@ class BulkLoad:
             try:
                 rows = await self._source.read(count)
             except Exception as error:
+                if is_interruption(error):
+                    raise
                 failures.mark_as_callers(error)
                 book.note(error)
                 return
@@ -260,6 +263,8 @@ class BulkLoad:
             try:
                 self._options.progress(done)
             except Exception as error:
+                if is_interruption(error):
+                    raise
                 failures.mark_as_callers(error)
                 self._book.stop(error)
         return False

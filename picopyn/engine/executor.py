@@ -15,6 +15,7 @@ from picopyn.dialects.base import Capability, Dialect, Purpose
 from picopyn.engine import failures
 from picopyn.engine.call_router import CallRouter, Learner
 from picopyn.engine.cluster import Cluster
+from picopyn.engine.interruptions import is_interruption
 from picopyn.engine.journal import Journal
 from picopyn.engine.loan import Lender, Loan
 from picopyn.engine.node_pool import NodePool
@@ -330,7 +331,7 @@ class Executor:
                 return await self._prepare_again(request, pool, link, stale=stale)
         self._retries.landed(request)
         ended, request.end_reason = request.end_reason, None
-        if not isinstance(error, Exception):
+        if not isinstance(error, Exception) or is_interruption(error):
             request.broke = True
             pool.drop(link, "state_unknown")
             raise error

@@ -64,11 +64,12 @@ def first_line(error: BaseException) -> str:
 
 
 def timed_out(request: Request, node: Node, *, repeatable: bool) -> CallTimeout:
-    """The deadline ended while a node had the statement."""
-    text = (
-        f"{request.called}() got no answer from {node.name} ({node.address}) within {request.timeout or 0:g} s; "
-        "give it a longer timeout, or look at the node"
-    )
+    """The deadline ended while a node had the statement; or something else says so, and nobody has set any."""
+    text = f"{request.called}() got no answer from {node.name} ({node.address})"
+    if request.timeout is None:
+        text += "; look at the node"
+    else:
+        text += f" within {request.timeout:g} s; give it a longer timeout, or look at the node"
     if repeatable:
         return request.annotate(CallTimeout(text))
     return request.annotate(WriteTimeout(f"{text}. It may still take effect"))
@@ -161,6 +162,11 @@ class _Origin:
 _NOWHERE: Final = _Origin(None, None)
 
 
+def not_copied(what: str) -> UsageError:
+    """Something that belongs to one connection is copied or pickled."""
+    return UsageError(f"{what} can be neither copied nor sent to another process; make one on a connection there")
+
+
 def transaction_ended(what: str) -> UsageError:
     """A statement of the borrower's ends the pool's transaction, or would.
 
@@ -201,13 +207,22 @@ def transaction_timed_out(timeout: float, node: Node | None, *, undecided: bool)
 def not_acquired(
     request: Request, awaited: str, limit: float, snapshot: TopologySnapshot, health: Health
 ) -> AcquireTimeout | NoNodeAvailable | WriteLost:
-    """No connection became available in time; after a loss, that is not all there is to tell."""
+    """No connection became available in time; after a loss, that is not all there is to tell.
+
+    Args:
+        request: The call.
+        awaited: What it waited for.
+        limit: How long it could wait (seconds); 0: nobody has set any limit.
+        snapshot: What is known of the cluster.
+        health: Of its nodes.
+    """
     reasons = {node.address: health.of(node.uuid).reason for node in snapshot.nodes()}
     reasons |= {node.address: DRAINING for node in snapshot.all_nodes() if node.draining}
     if all(reasons.values()) and not request.losses:
-        return request.annotate(NoNodeAvailable(f"{request.called}() found no reachable node in {limit:g} s", reasons))
+        return request.annotate(NoNodeAvailable(f"{request.called}() found no reachable node{_in(limit)}", reasons))
     down = "; ".join(f"{address}: {reason}" for address, reason in reasons.items() if reason)
-    text = f"{request.called}() waited {limit:g} s for {awaited}" + (f" ({down})" if down else "")
+    waited = f"waited {limit:g} s" if limit else "waited"
+    text = f"{request.called}() {waited} for {awaited}" + (f" ({down})" if down else "")
     if request.losses and request.idempotent:
         sent = "it had been sent before and lost its connection, so it may have taken effect"
         return request.annotate(WriteLost(f"{text}; {sent}. Repeat it, or look"))
@@ -218,8 +233,13 @@ def not_acquired(
 def forbidden(request: Request, mode: str, limit: float, snapshot: TopologySnapshot, health: Health) -> NoNodeAvailable:
     """No node that may be used could be reached in time, and the settings forbid the others."""
     reasons = {node.address: health.of(node.uuid).reason or _place(node) for node in snapshot.nodes()}
-    text = f"{request.called}() found no reachable node in {limit:g} s that {mode} allows; nothing was sent"
+    text = f"{request.called}() found no reachable node{_in(limit)} that {mode} allows; nothing was sent"
     return request.annotate(NoNodeAvailable(text, reasons, mode))
+
+
+def _in(limit: float) -> str:
+    """How long it took, where there is a limit."""
+    return f" in {limit:g} s" if limit else ""
 
 
 def _place(node: Node) -> str:

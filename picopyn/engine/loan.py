@@ -20,6 +20,7 @@ from __future__ import annotations
 from picopyn.dialects.base import Capability, Dialect
 from picopyn.engine import failures
 from picopyn.engine.cluster import Cluster
+from picopyn.engine.interruptions import is_interruption
 from picopyn.engine.journal import Journal
 from picopyn.engine.node_pool import NodePool
 from picopyn.engine.refused_arguments import hide_value
@@ -285,7 +286,7 @@ class Loan:
 
     def _judge(self, name: str, error: BaseException) -> Exception | None:
         cluster, node = self._lender.cluster, self.pool.node
-        if not isinstance(error, Exception):
+        if not isinstance(error, Exception) or is_interruption(error):
             self.sound = False
             return None
         hide_value(error)

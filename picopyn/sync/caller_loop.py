@@ -30,6 +30,7 @@ from typing import Any, TypeVar
 import asyncpg
 
 from picopyn.asynchronous.background import unlamented
+from picopyn.engine import interruptions
 from picopyn.sync.connecting import Attempt, LookUp
 from picopyn.sync.duplex_socket import DuplexSocket, is_handlers, wait
 from picopyn.sync.stream import Stream
@@ -43,44 +44,48 @@ class Later:
     """A call that is to be made soon, or at a moment.
 
     Attributes:
+        cancel: Do not make it. asyncpg calls this while it reads, so it is no function of ours.
         moment: When (seconds on the loop's clock); 0: soon.
     """
 
-    __slots__ = ("_arguments", "_call", "_context", "moment")
+    __slots__ = ("_arguments", "_calls", "_context", "cancel", "moment")
 
     def __init__(
         self, call: Callable[..., Any], arguments: tuple[Any, ...], context: contextvars.Context | None, moment: float
     ) -> None:
-        self._call: Callable[..., Any] | None = call
+        self._calls = [call]
+        self.cancel = self._calls.clear
         self._arguments = arguments
         self._context = context or contextvars.copy_context()
         self.moment = moment
 
-    def cancel(self) -> None:
-        """Do not make it."""
-        self._call = None
-        self._arguments = ()
-
     def cancelled(self) -> bool:
         """Whether it is not going to be made."""
-        return self._call is None
+        return not self._calls
 
     def when(self) -> float:
         """When it is to be made (seconds on the loop's clock)."""
         return self.moment
 
     def run(self) -> None:
-        """Make it; what it raises is told, and harms nobody else."""
-        if self._call is None:
+        """Make it; what it raises is told, and harms nobody else, but for what a signal's handler raises."""
+        if not self._calls:
             return
+        call = self._calls[0]
         try:
-            self._context.run(self._call, *self._arguments)
+            self._context.run(call, *self._arguments)
         except Exception as error:
-            _LOG.error("%r failed", self._call, exc_info=error)
+            if interruptions.is_interruption(error):
+                raise
+            _LOG.error("%r failed", call, exc_info=error)
 
 
 class Answer(asyncio.Future[Any]):
-    """A future of this loop. Under `step` nobody is called when it is done: whoever waits looks at it himself."""
+    """A future of this loop, which looks by itself whether it is done, once in every turn.
+
+    asyncpg gives it its result while it reads, where it would keep to itself what a signal's handler raises. So nothing
+    of ours is called there.
+    """
 
     __slots__ = ()
 
@@ -90,12 +95,30 @@ class Answer(asyncio.Future[Any]):
         if loop.is_stepping:
             loop.on_given_up = callback
         else:
-            super().add_done_callback(callback, context=context)
+            loop.awaited.append((self, Later(callback, (self,), context, 0.0), callback))
+
+    def remove_done_callback(self, callback: Callable[..., object]) -> int:
+        """Undo it; how often he would have been called."""
+        loop: Any = self.get_loop()
+        before = len(loop.awaited)
+        loop.awaited = [each for each in loop.awaited if each[0] is not self or each[2] != callback]
+        return before - len(loop.awaited)
+
+    def is_awaited(self) -> bool:
+        """Whether somebody is to be called."""
+        loop: Any = self.get_loop()
+        return any(answer is self for answer, *_ in loop.awaited)
 
     def set_exception(self, exception: Any) -> None:
         """It has failed. When nobody waits for it any more, that is no news: its connection is gone as well."""
         super().set_exception(exception)
         self.exception()
+
+
+class Permission(Answer):
+    """Of the loop, to write on."""
+
+    __slots__ = ()
 
 
 class CallerLoop:
@@ -107,6 +130,7 @@ class CallerLoop:
         in_use: Held by whoever uses the loop and its connection. It is looked at first and then taken by `with`, which
             no interruption can fall into; who is late by a hair waits.
         is_ending: Its connection has ended, which another thread may just be finding out: who calls waits, and is told.
+        awaited: Its futures with somebody to call when they are done: which one, the call, and whom.
         has_failed: A call has raised an error since this was set to False.
         on_interruption: Called when a call was interrupted: nobody knows what is still to be read.
         was_interrupted: A call was interrupted (`KeyboardInterrupt`), and its connection dropped.
@@ -120,8 +144,8 @@ class CallerLoop:
     def __init__(self) -> None:
         self._ready: deque[Later] = deque()
         self._timers: list[Later] = []
-        self._streams: list[Stream] = []
-        self._attempts: list[Attempt] = []
+        self._sockets: list[Stream | Attempt] = []
+        self.awaited: list[tuple[Answer, Later, Callable[..., object]]] = []
         # Called for every request, so this is no function of ours; nor are those above.
         self.create_future: Callable[[], asyncio.Future[Any]] = functools.partial(Answer, loop=_any(self))
         self.in_use = threading.Lock()
@@ -167,7 +191,10 @@ class CallerLoop:
                 self.has_failed = True
                 self._end_step(coroutine, future)
                 if in_time and _is_foreign(error, future):
+                    interruptions.mark(error)
                     self.on_interruption()
+                elif getattr(error, "severity", None) is None:  # so it is not what the server says
+                    self._unveil(error)
                 raise
             except BaseException:
                 self._end_step(coroutine, future)
@@ -181,10 +208,12 @@ class CallerLoop:
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine in a task, whatever of asyncio it uses.
 
-        When it is interrupted (`KeyboardInterrupt`), the task is ended without waiting for anything.
+        When it is interrupted (`KeyboardInterrupt`, or whatever else the handler of a signal raises), the task is ended
+        without waiting for anything.
 
         Raises:
             asyncpg.InterfaceError: The loop is in use.
+            BaseException: What has interrupted it, also where asyncpg or asyncio took that for an error of theirs.
         """
         if self.in_use.locked() and not self.is_ending:
             raise _busy(coroutine)
@@ -192,12 +221,25 @@ class CallerLoop:
             try:
                 result: T = self._in_front(self._run, coroutine)
                 return result
-            except Exception:
+            except Exception as error:
                 self.has_failed = True
+                self._unveil(error)
                 raise
             except BaseException:
                 self.on_interruption()
                 raise
+
+    def note(self, error: BaseException) -> None:
+        """Something was interrupted where asyncpg would keep it to itself: who waits gets it in the next turn."""
+        self.call_soon(_raise, error)
+
+    def _unveil(self, error: Exception) -> None:
+        """A call has failed: where a handler is behind it, the caller gets what that raised."""
+        interruption = interruptions.interruption_in(error)
+        if interruption is not None:
+            self.on_interruption()
+            if interruption is not error:
+                interruptions.raise_as_it_was(interruption)
 
     def _run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         task: asyncio.Task[T] = tasks.Task(coroutine, loop=_any(self))
@@ -208,21 +250,36 @@ class CallerLoop:
                     return task.result()
                 self._wait()
         except BaseException:
-            interrupted = not task.done()
-            self._end(task)
-            if interrupted:
+            if not task.done():
+                self._end(task)
                 self.on_interruption()
+                if not task.done():  # its next step was what was interrupted
+                    _finish(coroutine)
             raise
+        finally:
+            tasks._unregister_task(task)  # else a finaliser would, which keeps to itself what a handler raises there
 
     def run_ready(self) -> None:
         """Make the calls that are to be made soon. Nothing is waited for."""
         if self._ready:
-            self._in_front(self._run_ready)
+            try:
+                self._in_front(self._run_ready)
+            except BaseException:
+                self.on_interruption()
+                raise
 
     def _run_ready(self) -> None:
         ready = self._ready
-        while ready:
+        while ready or self._has_answers():
             ready.popleft().run()
+
+    def _has_answers(self) -> bool:
+        """Whether answers have come; who awaits them is called soon."""
+        done = [later for answer, later, _ in self.awaited if answer.done()]
+        if done:
+            self.awaited = [each for each in self.awaited if not each[0].done()]
+            self._ready.extend(done)
+        return bool(done)
 
     def _in_front(self, call: Callable[..., Any], *args: Any) -> Any:
         """Call something while this is the thread's running loop, in front of one that may be running already.
@@ -243,14 +300,15 @@ class CallerLoop:
 
     def _wait(self) -> None:
         """Wait for a socket or a timer; send meanwhile what is to be sent."""
-        for stream in list(self._streams):
-            if stream.flush():
-                stream.permit()
-        if self._ready:
+        for each in list(self._sockets):
+            if each.flush():
+                each.permit()
+        if not self._sockets:  # closed: who writes is told
+            self.permit()
+        if self._ready or self._has_answers():
             return
         left = self._time_left()
-        waiting: list[Stream | Attempt] = [*self._streams, *self._attempts]
-        by_descriptor = {each.fileno(): each for each in waiting if each.awaited()}
+        by_descriptor = {each.fileno(): each for each in self._sockets if each.awaited()}
         if not by_descriptor and left is None:
             raise RuntimeError("there is nothing to wait for")
         awaited = {descriptor: each.awaited() for descriptor, each in by_descriptor.items()}
@@ -296,8 +354,19 @@ class CallerLoop:
 
     def forget(self, stream: Stream) -> None:
         """It is closed: nothing is awaited there any more."""
-        if stream in self._streams:
-            self._streams.remove(stream)
+        if stream in self._sockets:
+            self._sockets.remove(stream)
+        self.permit()
+
+    def ask(self) -> Callable[[], Any]:
+        """What asks for permission to write on. It is no function of ours; see `Stream.set_protocol`."""
+        return functools.partial(Permission, loop=_any(self))
+
+    def permit(self) -> None:
+        """Whoever waits for that may write on."""
+        for answer, *_ in self.awaited:
+            if isinstance(answer, Permission) and not answer.done():
+                answer.set_result(True)
 
     def is_closed(self) -> bool:
         """Never: there is nothing to close."""
@@ -324,8 +393,10 @@ class CallerLoop:
         return later
 
     def create_task(self, coroutine: Coroutine[Any, Any, T], **options: Any) -> asyncio.Task[T]:
-        """Start a task."""
-        return tasks.Task(coroutine, loop=_any(self), **options)
+        """Start a task. That it was interrupted is told also where nobody waits for it."""
+        task = tasks.Task(coroutine, loop=_any(self), **options)
+        task.add_done_callback(_tell_of_interruption)
+        return task
 
     def run_in_executor(self, _: Any, function: Callable[..., Any], *args: Any) -> asyncio.Future[Any]:
         """Run a function here and now: blocking is what this loop is for."""
@@ -352,6 +423,8 @@ class CallerLoop:
             try:
                 return await self._connected(factory, DuplexSocket(family, kind, number), address)
             except OSError as error:
+                if interruptions.is_interruption(error):
+                    raise
                 failed = error
         raise failed or OSError(f"{host} has no address")
 
@@ -369,19 +442,22 @@ class CallerLoop:
 
     async def _connected(self, factory: Callable[[], Any], sock: DuplexSocket, address: Any) -> tuple[Stream, Any]:
         attempt = Attempt(sock, self.create_future())
-        self._attempts.append(attempt)
+        self._sockets.append(attempt)
         try:
-            with suppress(BlockingIOError):
+            try:
                 sock.connect(address)
+            except BlockingIOError as error:
+                if is_handlers(error):
+                    raise
             await attempt.connected
         except BaseException:
             sock.close()
             raise
         finally:
-            self._attempts.remove(attempt)
+            self._sockets.remove(attempt)
         protocol = factory()
         stream = Stream(sock, protocol, self)
-        self._streams.append(stream)
+        self._sockets.append(stream)
         protocol.connection_made(stream)
         return stream, protocol
 
@@ -408,6 +484,28 @@ def _is_foreign(error: Exception, future: Any) -> bool:
     if isinstance(error, OSError) and not is_handlers(error):
         return False
     return future is None or not future.done() or future.cancelled() or future.exception() is not error
+
+
+def _tell_of_interruption(task: asyncio.Task[Any]) -> None:
+    """A task has ended; what a handler has raised in it goes on from here."""
+    error = None if task.cancelled() else task.exception()
+    if error is not None and interruptions.is_interruption(error):
+        raise error
+
+
+def _finish(coroutine: Coroutine[Any, Any, Any]) -> None:
+    """Let a coroutine clean up whose task does not go on; nothing that it waited for is there any more.
+
+    It is not left to the garbage collector, which might find asyncpg's part of it first.
+    """
+    with suppress(BaseException):
+        coroutine.throw(asyncio.CancelledError())
+        for _ in range(3):
+            coroutine.send(None)
+
+
+def _raise(error: BaseException) -> None:
+    raise error
 
 
 def _busy(coroutine: Coroutine[Any, Any, Any]) -> asyncpg.InterfaceError:

@@ -65,6 +65,13 @@ class Attempt:
         """What it waits for."""
         return WRITE
 
+    def flush(self) -> bool:
+        """There is nothing to send."""
+        return False
+
+    def permit(self) -> None:
+        """Nobody writes."""
+
     def react(self, happened: int) -> None:
         """It is connected, or has failed."""
         number = self._sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
 from typing import Any
 
-from picopyn.asynchronous.brought_rows import Rows
+from picopyn.asynchronous.brought_rows import CopiedRows, Rows
 from picopyn.errors import UsageError
 from picopyn.settings import check_timeout
 from picopyn.sync import copying
@@ -82,7 +82,7 @@ class Connection:
     def executemany(self, command: str, args: Iterable[Sequence[Any]], *, timeout: float | None = None) -> None:
         """Execute a statement once for each row of arguments, all or none of them."""
         with Rows(args) as rows:
-            self._wire.run(self._wire.executemany(command, rows, timeout=timeout))
+            self._wire.run_many(self._wire.executemany(command, rows, timeout=timeout))
 
     def fetch(self, query: str, *args: Any, timeout: float | None = None, record_class: Any = None) -> list[Any]:
         """Run a query; all its rows."""
@@ -104,7 +104,7 @@ class Connection:
     ) -> list[Any]:
         """Run a query once for each row of arguments; the rows of all."""
         with Rows(args) as rows:
-            found: list[Any] = self._wire.run(
+            found: list[Any] = self._wire.run_many(
                 self._wire.fetchmany(query, rows, timeout=timeout, record_class=record_class)
             )
             return found
@@ -193,8 +193,10 @@ class Connection:
         where: str | None = None,
     ) -> str:
         """Copy rows of values into a table, in the binary format."""
-        options = {"records": records, "columns": columns, "schema_name": schema_name, "where": where}
-        return str(self._wire.run_within(timeout, self._wire.copy_records_to_table, table_name, **options))
+        options: dict[str, Any] = {"columns": columns, "schema_name": schema_name, "where": where}
+        with CopiedRows(records) as rows:
+            options["records"] = records if isinstance(records, list | tuple) else rows
+            return str(self._wire.run_within(timeout, self._wire.copy_records_to_table, table_name, **options))
 
     # what the server says unasked
 

@@ -15,6 +15,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, TypeVar
 
+from picopyn.engine.interruptions import is_interruption
 from picopyn.errors import PoolClosed, UsageError
 
 T = TypeVar("T")
@@ -37,6 +38,8 @@ class ControlThread:
 
     def __init__(self, name: str) -> None:
         self.loop = asyncio.new_event_loop()
+        if isinstance(self.loop, asyncio.SelectorEventLoop):
+            self.loop._write_to_self = partial(_wake, self.loop)  # type: ignore[attr-defined]
         self.ident = 0
         self._awaited: set[concurrent.futures.Future[Any]] = set()
         self._runs = threading.Event()
@@ -168,6 +171,17 @@ class ControlThread:
         self.loop.close()
         for future in list(self._awaited):
             future.cancel()
+
+
+def _wake(loop: Any) -> None:
+    """What asyncio does, which also keeps to itself what a signal's handler raises meanwhile in the calling thread."""
+    socket = loop._csock
+    try:
+        if socket is not None:
+            socket.send(b"\0")
+    except OSError as error:
+        if is_interruption(error):
+            raise
 
 
 def _tell(done: concurrent.futures.Future[T], task: asyncio.Task[T]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from picopyn.engine import failures
 from picopyn.sync.guarding import Guard
 from picopyn.sync.wire import Wire
 
@@ -29,6 +30,9 @@ class Cursor:
         self._guard = guard
         self._query = query
         self._opened: Any = None
+
+    def __reduce__(self) -> str | tuple[Any, ...]:
+        raise failures.not_copied("a cursor")
 
     def __iter__(self) -> Iterator[Any]:
         self._guard.alive("cursor")

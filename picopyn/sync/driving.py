@@ -7,9 +7,11 @@ from typing import Any, Final, TypeVar
 
 import asyncpg
 
+from picopyn.engine import interruptions
 from picopyn.engine.executor import Executor
 from picopyn.engine.request import Request
-from picopyn.errors import PicopynError
+from picopyn.errors import BulkError, PicopynError
+from picopyn.sync.waiting import Interruption
 
 T = TypeVar("T")
 
@@ -27,12 +29,21 @@ def call(request: Request, executor: Executor) -> Any:
         run(request).send(None)
     except StopIteration as end:
         return end.value
-    except OWN_ERRORS:
-        raise
+    except OWN_ERRORS as error:
+        hidden = _interruption_in(error)
+        if hidden is None:
+            raise
+        executor.forfeit(request)
+        interruptions.raise_as_it_was(hidden)
+    except Interruption as carrier:
+        executor.forfeit(request)
+        interruption = carrier.unpack()
     except BaseException:
         executor.forfeit(request)
         raise
-    raise _suspended()
+    else:
+        raise _suspended()
+    raise interruption
 
 
 def drive(coroutine: Coroutine[Any, Any, T]) -> T:
@@ -42,8 +53,27 @@ def drive(coroutine: Coroutine[Any, Any, T]) -> T:
     except StopIteration as end:
         result: T = end.value
         return result
-    coroutine.close()
-    raise _suspended()
+    except PicopynError as error:
+        hidden = _interruption_in(error)
+        if hidden is None:
+            raise
+        interruptions.raise_as_it_was(hidden)
+    except Interruption as carrier:
+        interruption = carrier.unpack()
+    else:
+        coroutine.close()
+        raise _suspended()
+    raise interruption
+
+
+def _interruption_in(error: Exception) -> BaseException | None:
+    """What a signal's handler has raised where the engine took it for an error of its own world.
+
+    Of a load that has stopped, its report is what the caller needs.
+    """
+    if isinstance(error, PicopynError) and not isinstance(error, BulkError):
+        return interruptions.interruption_in(error)
+    return None
 
 
 def _suspended() -> RuntimeError:

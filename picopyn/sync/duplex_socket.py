@@ -20,6 +20,8 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, Final
 
+from picopyn.engine.interruptions import is_interruption
+
 #: How long the socket waits by itself (seconds). A wait may end so much later than asked for.
 MOMENT: Final = 0.01
 
@@ -113,9 +115,12 @@ class _Reader(socket.socket):
 def is_handlers(error: OSError) -> bool:
     """Whether the handler of a signal has raised it, and not the system: what the system says has a number.
 
-    Where a socket cannot be told not to wait, it is Python that says that its time is over, without a number.
+    Where a socket cannot be told not to wait, it is Python that says that its time is over, without a number. That
+    there is nothing to read is said so often that no further look is taken at it.
     """
-    return error.errno is None and (bool(NOW) or not isinstance(error, TimeoutError))
+    if error.errno is None:
+        return bool(NOW) or not isinstance(error, TimeoutError)
+    return not isinstance(error, BlockingIOError) and is_interruption(error)
 
 
 def _not_begun(_: int) -> bytes:

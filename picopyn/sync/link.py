@@ -55,7 +55,7 @@ class Link:
     async def ask(self, method: str, query: str, args: tuple[Any, ...], timeout: float | None) -> Any:
         """Send what a pool's method has to send; see the engine's `Link`."""
         if method not in SHAPES:
-            return self.wire.run(getattr(self.wire, method)(query, *args, timeout=timeout))
+            return self.wire.run_many(getattr(self.wire, method)(query, *args, timeout=timeout))
         if not args and method == "execute":
             return self.wire.simple_query(query, timeout)
         limit, with_status = SHAPES[method]

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from picopyn.asynchronous.brought_rows import Rows
+from picopyn.engine import failures
 from picopyn.settings import check_timeout
 from picopyn.sync.cursor import Cursor
 from picopyn.sync.guarding import Guard
@@ -30,6 +31,9 @@ class PreparedStatement:
         self._guard = guard
         self._query = query
 
+    def __reduce__(self) -> str | tuple[Any, ...]:
+        raise failures.not_copied("a prepared statement")
+
     def fetch(self, *args: Any, timeout: float | None = None) -> list[Any]:
         """All rows."""
         return self._run("fetch", args, 0, timeout)
@@ -47,13 +51,13 @@ class PreparedStatement:
     def fetchmany(self, args: Iterable[Sequence[Any]], *, timeout: float | None = None) -> list[Any]:
         """The rows of one execution for each row of arguments."""
         with self._guard.use("fetchmany", self._query, timeout=timeout), Rows(args) as rows:
-            found: list[Any] = self._wire.run(self._prepared.fetchmany(rows, timeout=timeout))
+            found: list[Any] = self._wire.run_many(self._prepared.fetchmany(rows, timeout=timeout))
             return found
 
     def executemany(self, args: Iterable[Sequence[Any]], *, timeout: float | None = None) -> None:
         """One execution for each row of arguments."""
         with self._guard.use("executemany", self._query, timeout=timeout), Rows(args) as rows:
-            self._wire.run(self._prepared.executemany(rows, timeout=timeout))
+            self._wire.run_many(self._prepared.executemany(rows, timeout=timeout))
 
     def explain(self, *args: Any, analyze: bool = False) -> Any:
         """The server's plan, from JSON."""

@@ -12,8 +12,9 @@ import errno
 import ssl
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from contextlib import suppress
+from types import SimpleNamespace
 from typing import Any, Final, Protocol
 
 from picopyn.asynchronous.buffered import both
@@ -31,6 +32,18 @@ class Owner(Protocol):
 
     def forget(self, stream: Stream) -> None:
         """It is closed."""
+        ...
+
+    def ask(self) -> Callable[[], Any]:
+        """What asks for permission to write on."""
+        ...
+
+    def permit(self) -> None:
+        """Everything has been sent."""
+        ...
+
+    def note(self, error: BaseException) -> None:
+        """Who waits was interrupted, and asyncpg would keep that to itself."""
         ...
 
 
@@ -59,16 +72,22 @@ class Stream(asyncio.Transport):
         # asyncpg swallows a `KeyboardInterrupt` that falls into what it calls to write; so that is no function of ours.
         self.state = sock.begin_watch()
         self.write = self._unsent.append  # type: ignore[assignment, method-assign]
-        self.writelines = self._unsent.extend  # type: ignore[assignment, method-assign]
+        self.writelines = _taking(self._unsent.extend, owner.note)  # type: ignore[assignment, method-assign]
         self.set_protocol(protocol)
 
     # what asyncpg asks of a transport
 
     def set_protocol(self, protocol: Any) -> None:
-        """From now on what arrives goes there, and it may write on when everything before has been sent."""
+        """From now on what arrives goes there, and it may write on when everything before has been sent.
+
+        Who sends rows waits for that in an event of asyncpg's. Its `wait` would be code of asyncio's, which finds the
+        signals that have come while rows were encoded; and what their handlers raise there asyncpg takes for an error
+        of its own. So it gets one without any code of Python's. The loop finds the signals then.
+        """
         self._protocol = protocol
         self._feed = protocol.data_received
-        protocol.pause_writing()
+        if hasattr(protocol, "writing_allowed"):
+            protocol.writing_allowed = SimpleNamespace(wait=self.owner.ask(), set=bool, clear=bool)
 
     def tap(self, listener: Callable[[bytes], None] | None) -> None:
         """Let somebody see what arrives, before it is handed on; None: nobody any more."""
@@ -116,6 +135,13 @@ class Stream(asyncio.Transport):
     def cut(self) -> None:
         """Make whoever waits for the other side see its end. Safe from any thread."""
         self._sock.cut()
+
+    def has_whole_request(self) -> bool:
+        """Whether what is to be sent ends as a request does, with Sync or Flush: else nobody will answer.
+
+        *Source*: PostgreSQL 18, "Message Formats": both are a letter and a length of 4.
+        """
+        return bool(self._unsent) and bytes(self._unsent[-1][-4:]) == b"\0\0\0\4"
 
     # waiting
 
@@ -199,8 +225,7 @@ class Stream(asyncio.Transport):
 
     def permit(self) -> None:
         """Everything has been sent: who waits to write may write on, once."""
-        self._protocol.resume_writing()
-        self._protocol.pause_writing()
+        self.owner.permit()
 
     def read_what_is_there(self) -> None:
         """Hand on what has arrived already, its end included."""
@@ -302,8 +327,29 @@ class Stream(asyncio.Transport):
     def _close(self) -> None:
         self._sock.close()
         self.write = self.writelines = _refuse  # type: ignore[assignment, method-assign]
-        self._protocol.resume_writing()
         self.owner.forget(self)
+
+
+def _taking(take: Callable[[Any], None], note: Callable[[BaseException], None]) -> Callable[[Any], None]:
+    """What gets the pieces of an `executemany`, between making each of which and the next a signal may have come.
+
+    The interpreter looks for it at the next step of Python's. That is here, inside `try`: a function of ours would
+    begin outside, and whatever asyncpg comes to next would be interrupted where it swallows what is no `Exception`.
+    """
+    taker = _takes(take, note)
+    next(taker)
+    return taker.send
+
+
+def _takes(take: Callable[[Any], None], note: Callable[[BaseException], None]) -> Generator[None, Any, None]:
+    while True:
+        try:
+            while True:
+                take((yield))
+        except GeneratorExit:
+            return
+        except BaseException as error:
+            note(error)
 
 
 def _refuse(_: Any) -> None:

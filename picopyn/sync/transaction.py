@@ -9,6 +9,7 @@ import asyncpg
 
 from picopyn.asynchronous.borrowed import ROLLBACK_TIMEOUT
 from picopyn.engine import failures
+from picopyn.engine.interruptions import is_interruption
 from picopyn.errors import UsageError
 from picopyn.sync.guarding import Guard
 from picopyn.sync.wire import Wire
@@ -34,6 +35,9 @@ class Transaction:
         self._transaction = transaction
         self._guard = guard
         self._in_block = False
+
+    def __reduce__(self) -> str | tuple[Any, ...]:
+        raise failures.not_copied("a transaction")
 
     def start(self) -> None:
         """Begin it."""
@@ -101,10 +105,12 @@ class Transaction:
     def _roll_back_in_time(self) -> None:
         try:
             self._rollback(ROLLBACK_TIMEOUT)
-        except Exception:  # the error that ended the block goes on; dropping the connection rolls back
+        except Exception as error:  # the error that ended the block goes on; dropping the connection rolls back
             if not self._guard.is_over:
                 self._guard.leave()
                 self._wire.terminate()
+            if is_interruption(error):
+                raise
 
     def _not_in_block(self, name: str) -> None:
         if self._in_block:

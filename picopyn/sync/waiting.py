@@ -6,7 +6,31 @@ import threading
 import time
 from typing import Generic, TypeVar
 
+from picopyn.engine.interruptions import mark
+
 T = TypeVar("T")
+
+
+class Interruption(BaseException):
+    """Carries what a signal's handler has raised past everybody who would take it for an error of the engine's.
+
+    Args:
+        error: What that is.
+    """
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(error)
+        self._error = error
+
+    def unpack(self) -> Exception:
+        """What the handler has raised, with whatever was put on its carrier."""
+        error, given = self._error, dict(self.__dict__)
+        del given["_error"]
+        for note in given.pop("__notes__", ()):
+            error.add_note(note)
+        error.__dict__.update(given)
+        mark(error)
+        return error
 
 
 class ThreadWaiter(Generic[T]):
@@ -41,12 +65,15 @@ class ThreadWaiter(Generic[T]):
         Raises:
             TimeoutError: The deadline came first.
         """
-        if deadline is None:
-            self._bell.acquire()
-        else:
-            left = deadline - time.monotonic()
-            if not self._bell.acquire(timeout=left if 0.0 < left < threading.TIMEOUT_MAX else _limited(left)):
-                self._decide((None, TimeoutError()))
+        try:
+            if deadline is None:
+                self._bell.acquire()
+            else:
+                left = deadline - time.monotonic()
+                if not self._bell.acquire(timeout=left if 0.0 < left < threading.TIMEOUT_MAX else _limited(left)):
+                    self._decide((None, TimeoutError()))
+        except Exception as raised:  # nothing here raises any
+            raise Interruption(raised) from None
         value, error = self._decided[None]
         if error is not None:
             raise error

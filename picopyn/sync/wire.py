@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Generator, Iterator
 from functools import partial
 from typing import Any, Final, TypeVar, cast
 from weakref import ReferenceType, ref
@@ -25,6 +25,7 @@ from picopyn.asynchronous.background import unlamented
 from picopyn.asynchronous.connection import Connection, NamelessConnection
 from picopyn.asynchronous.outdated_types import give_up, is_refusal
 from picopyn.asynchronous.short_way import OUTDATED
+from picopyn.engine.interruptions import is_interruption
 from picopyn.errors import UsageError
 from picopyn.sync.caller_loop import CallerLoop
 from picopyn.sync.cancel_request import CancelRequest
@@ -90,6 +91,10 @@ class Wire(Connection):
             **kw: The same.
         """
         return self.run(call(*args, timeout=NO_TIMEOUT, **kw), self._limit_of(timeout))
+
+    def run_many(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Run one that sends rows; see `_watched`."""
+        return self.run(_watched(coroutine, self.stream))
 
     def copy_out(
         self, call: Callable[..., Coroutine[Any, Any, str]], *args: Any, output: Any, timeout: float | None, **kw: Any
@@ -272,7 +277,9 @@ class Wire(Connection):
         try:
             async with asyncio.timeout(seconds):
                 await word
-        except TimeoutError:
+        except TimeoutError as error:
+            if is_interruption(error):
+                raise
             return False
         finally:
             self._word = None
@@ -387,16 +394,28 @@ class Wire(Connection):
     # what the server says unasked
 
     def _process_log_message(self, fields: dict[str, str], last_query: str | None) -> None:
-        super()._process_log_message(fields, last_query)
-        self._heard()
+        try:
+            super()._process_log_message(fields, last_query)
+            self._heard()
+        except BaseException as error:  # asyncpg keeps it for the answer to a request, which may not come
+            self._keep(error)
+            raise
 
     def _process_notification(self, pid: int, channel: str, payload: str) -> None:
-        super()._process_notification(pid, channel, payload)
-        self._heard()
+        try:
+            super()._process_notification(pid, channel, payload)
+            self._heard()
+        except BaseException as error:
+            self._keep(error)
+            raise
 
     def _cleanup(self) -> None:
         super()._cleanup()
         self._heard()
+
+    def _keep(self, error: BaseException) -> None:
+        if isinstance(error, Exception) and is_interruption(error):
+            self.caller.note(error)
 
     def _heard(self) -> None:
         if self._word is not None and not self._word.done():
@@ -413,6 +432,55 @@ def _drop_interrupted(interrupted: ReferenceType[Wire]) -> None:
     wire = interrupted()
     if wire is not None:
         wire._drop()
+
+
+async def _watched(coroutine: Coroutine[Any, Any, T], stream: Stream) -> T:
+    """Run a call of asyncpg's that sends rows; when it waits for the answer, it must have sent all of its request.
+
+    Where asyncpg sends rows it swallows whatever is no `Exception`, and would wait for an answer that never comes. What
+    is lost there is told as what it nearly always is.
+
+    Raises:
+        KeyboardInterrupt: It has swallowed an interruption.
+    """
+    result: T = await _Watched(coroutine, stream)
+    return result
+
+
+class _Watched:
+    """The same as something to wait for."""
+
+    def __init__(self, coroutine: Coroutine[Any, Any, Any], stream: Stream) -> None:
+        self._coroutine = coroutine
+        self._stream = stream
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        coroutine: Any = self._coroutine
+        send: Callable[[None], Any] = coroutine.send
+        given: BaseException | None = None
+        while True:
+            awaited: Any = None
+            try:
+                awaited = send(None) if given is None else coroutine.throw(given)
+            except StopIteration as finished:
+                return finished.value
+            except BaseException as error:
+                if coroutine.cr_frame is None:
+                    raise
+                given = error  # it has fallen between the two
+                continue
+            swallowed, given, is_lost = given, None, False
+            try:
+                # Those of its futures that asyncpg itself looks at are answers to requests.
+                is_lost = awaited is not None and awaited.is_awaited() and not self._stream.has_whole_request()
+                yield None if is_lost else awaited  # if it was noted, it comes now
+            except GeneratorExit:
+                raise
+            except BaseException as error:
+                given = error
+            if awaited is not None and is_lost and not awaited.done():
+                awaited.set_exception(swallowed or given or KeyboardInterrupt("asyncpg was interrupted, and went on"))
+                given = None
 
 
 async def _limited(coroutine: Coroutine[Any, Any, T], seconds: float) -> T:

@@ -623,6 +623,12 @@ async def collected(step: Coroutine[Any, Any, None]) -> None:
 async def test_a_connection_cannot_be_copied(made: Callable[[Any], Any], pool: Pool) -> None:
     """A copy that is forgotten would give back what the original still uses."""
     async with pool.acquire() as connection:
+        prepared: Any = await connection.prepare("SELECT 1")
+        async with connection.transaction() as transaction:
+            factory: Any = prepared.cursor()
+            for each in (prepared, transaction, factory, aiter(factory), await connection.cursor("SELECT 1")):
+                with pytest.raises(UsageError, match="neither copied nor sent to another process"):
+                    made(each)
         for each in (connection, connection._connection):
             with pytest.raises(UsageError, match="neither copied nor sent to another process"):
                 made(each)

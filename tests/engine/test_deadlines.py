@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from picopyn.engine import failures
 from picopyn.errors import AcquireTimeout, CallTimeout, NoNodeAvailable, OutcomeUnknown
 from tests.asynchronous.jump_loop import jumping, settle
 from tests.engine.test_executor import READONLY
@@ -51,6 +52,23 @@ async def test_waiting_for_a_connection_ends_at_the_deadline() -> None:
     assert when == pytest.approx(1.5)
     holder.cancel()
     assert await other == "i11"
+    await close(world)
+
+
+@jumping
+@pytest.mark.parametrize("query", [READ, WRITE])
+async def test_no_limit_is_told_where_nobody_has_set_any(query: str) -> None:
+    """What says that it took too long may be code of somebody else's; and who waits without a limit waited for it."""
+    world = await opened()
+    world.servers["i11"].answers = [TimeoutError()]
+    error, _ = await ended(world.call(query, AT_R1))
+    assert isinstance(error, CallTimeout)
+    assert "got no answer from default_1_1" in str(error)
+    assert "within" not in str(error)
+    told = failures.not_acquired(
+        world.request(query, AT_R1), "a free connection", 0.0, world.cluster.snapshot, world.cluster.health
+    )
+    assert "waited for a free connection" in str(told)
     await close(world)
 
 

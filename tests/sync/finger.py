@@ -1,9 +1,10 @@
-"""Ctrl-C at a chosen moment of the driver's own code."""
+"""A signal at a chosen moment of the driver's own code."""
 
 from __future__ import annotations
 
 import dis
 import functools
+import signal
 import sys
 import threading
 from types import CodeType, FrameType
@@ -11,10 +12,14 @@ from typing import Any
 
 #: Which of the interpreter's tools it is; none of those with a name.
 _TOOL = 4
+#: What the argument of RESUME says where a generator or a coroutine goes on that another one waits for; above: `await`.
+_BEHIND_YIELD_FROM = 2
+#: Which signal it is; nobody else uses it.
+_SIGNAL = signal.SIGUSR2
 
 
 class Finger:
-    """Presses Ctrl-C at the n-th moment at which the interpreter looks for signals in our code.
+    """Lets a signal come at the n-th moment at which the interpreter looks for signals in our code.
 
     It looks after calls, when it begins a function, and when it jumps back; that is what makes a `with` block over a
     lock safe, which is not so between any two instructions. What it finds belongs to the instruction before, so nothing
@@ -38,6 +43,8 @@ class Finger:
         raised: type[BaseException] = KeyboardInterrupt,
     ) -> None:
         self.left = moment
+        self._identity = 0
+        self._former: Any = None
         self._raised = raised
         self._rooms = rooms
         self._spared = spared
@@ -45,6 +52,7 @@ class Finger:
         self._thread = threading.get_ident()
 
     def __enter__(self) -> Finger:
+        self._former = signal.signal(_SIGNAL, self._handle)
         if sys.version_info >= (3, 12):  # there, a traced function tells of its instructions from its second call on
             watch = sys.monitoring
             watch.use_tool_id(_TOOL, "finger")
@@ -62,6 +70,19 @@ class Finger:
         else:
             sys.settrace(None)
         self._before.clear()
+        signal.signal(_SIGNAL, self._former)
+
+    def _handle(self, _number: int, _frame: FrameType | None) -> None:
+        error = self._raised()
+        self._identity = id(error)
+        try:
+            raise error
+        finally:
+            del error  # which would keep itself, and all that it has come through
+
+    def has_raised(self, error: BaseException) -> bool:
+        """Whether it is this that the handler has raised."""
+        return id(error) == self._identity
 
     def _instruction(self, code: CodeType, offset: int) -> Any:
         if not self._counts(code):
@@ -91,17 +112,22 @@ class Finger:
         self._before[frame] = now
         if before is None or _handler(frame.f_code, before) != _handler(frame.f_code, now):
             return
-        name = _names(frame.f_code)[before]
-        if name == "RESUME" or "JUMP_BACKWARD" in name or (name.startswith("CALL") and "INTRINSIC" not in name):
+        if before in _lookouts(frame.f_code):
             self.left -= 1
             if not self.left:
-                raise self._raised
+                signal.raise_signal(_SIGNAL)
 
 
 @functools.cache
-def _names(code: CodeType) -> dict[int, str]:
-    """Offset → name of the instruction."""
-    return {instruction.offset: instruction.opname for instruction in dis.get_instructions(code)}
+def _lookouts(code: CodeType) -> frozenset[int]:
+    """Offsets of the instructions after which it is looked; not so where a coroutine goes on behind an `await`."""
+    return frozenset(each.offset for each in dis.get_instructions(code) if _is_lookout(each.opname, each.arg or 0))
+
+
+def _is_lookout(name: str, arg: int) -> bool:
+    if name == "RESUME":
+        return arg & 3 < _BEHIND_YIELD_FROM
+    return name == "JUMP_BACKWARD" or (name.startswith("CALL") and "INTRINSIC" not in name)
 
 
 @functools.cache

@@ -14,6 +14,7 @@ from asyncpg.protocol import NO_TIMEOUT, Protocol
 
 from picopyn.errors import NotSupported
 from picopyn.sync import Connection, supported
+from picopyn.sync.caller_loop import Permission
 from picopyn.sync.wire import Wire
 
 PROJECT = Path(__file__).parent.parent.parent / "pyproject.toml"
@@ -105,3 +106,5 @@ def test_who_writes_asks_for_permission_first(connection: Connection) -> None:
     connection.copy_to_table("t", source=(b"x" * 100_000 for _ in range(20)))
     connection.copy_records_to_table("t", records=(("x" * 1000,) for _ in range(10_000)))
     assert max(sizes) < 2_000_000
+    protocol: Any = connection._wire._protocol
+    assert isinstance(protocol.writing_allowed.wait(), Permission)

@@ -6,11 +6,11 @@ import gc
 import signal
 import threading
 from collections.abc import Callable, Iterator
+from itertools import count
 from typing import Any
 
 import pytest
 
-from picopyn.errors import OutcomeUnknown
 from picopyn.sync import Pool
 from picopyn.testing import PostgresServer
 from tests.sync.conftest import until
@@ -26,6 +26,10 @@ def pool(server: PostgresServer) -> Iterator[Pool]:
     """Two connections at most."""
     with Pool(server.dsn, dialect="postgres", ssl="disable", max_size=2, topology_update_interval=None) as pool:
         yield pool
+
+
+#: For texts that no connection knows.
+NUMBERS = count()
 
 
 class OutOfTime(Exception):  # noqa: N818 - names the event
@@ -51,6 +55,16 @@ def in_a_transaction(pool: Pool) -> Any:
         return connection.fetchval("SELECT $1::int", 5)
 
 
+def first(pool: Pool) -> Any:
+    return pool.fetchval(f"SELECT $1::int -- {next(NUMBERS)}", 5)
+
+
+def copied(pool: Pool) -> Any:
+    pool.execute("CREATE TABLE IF NOT EXISTS copied (v text)")
+    pool.copy_records("copied", [("x" * 300_000,)] * 2)
+    return 5
+
+
 def nothing_is_lost(pool: Pool) -> None:
     """Once what the interrupted call has left is collected, every place is free, and answers are right."""
     gc.collect()
@@ -73,23 +87,50 @@ def nothing_is_lost(pool: Pool) -> None:
         (routed, OutOfTime),
         (held, OutOfTime),
         (routed, TimeoutError),
+        (first, TimeoutError),
+        (first, OSError),
+        (many, TimeoutError),
+        (in_a_transaction, OSError),
+        (copied, TimeoutError),
     ],
 )
 def test_at_any_moment(call: Callable[[Pool], Any], raised: type[BaseException], pool: Pool, full_size: bool) -> None:
-    """Taking, sending, reading, giving back: wherever it is."""
+    """Taking, sending, reading, giving back: wherever it is. The caller gets what the handler has raised."""
     moment, interrupted = 1, 0
     while True:
         assert call(pool) == 5
+        finger = Finger(moment, ROOMS, SPARED, raised)
         try:
-            with Finger(moment, ROOMS, SPARED, raised):
+            with finger:
                 assert call(pool) == 5
-        except (raised, OutcomeUnknown):
+        except raised as error:
+            told = finger.has_raised(error)
             interrupted += 1
         else:
+            assert finger.left > 0, moment  # nobody has swallowed it
             break
+        assert told, moment
         nothing_is_lost(pool)
         moment += 1 if full_size else 3 if call is routed else 7
     assert interrupted > 10
+
+
+@pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning")
+def test_nothing_is_sent_twice(pool: Pool, full_size: bool) -> None:
+    """A statement that may be repeated when its connection breaks is not, where a handler only says so."""
+    pool.execute("CREATE TABLE sent (moment int)")
+    moment = 1
+    while True:
+        try:
+            with Finger(moment, ROOMS, SPARED, ConnectionResetError):
+                pool.execute(f"INSERT INTO sent VALUES ($1) -- {moment}", moment, idempotent=True)
+        except ConnectionResetError:
+            moment += 1 if full_size else 9
+        else:
+            break
+        nothing_is_lost(pool)
+    assert moment > 50
+    assert pool.fetchval("SELECT max(n) FROM (SELECT count(*) AS n FROM sent GROUP BY moment) AS of_each") == 1
 
 
 @pytest.mark.timeout(300)
@@ -149,27 +190,44 @@ def test_of_what_the_pool_does_on_its_own_thread(
     assert capfd.readouterr().err == ""
 
 
-def test_while_it_waits_for_its_turn(pool: Pool) -> None:
+@pytest.fixture
+def handled() -> Iterator[None]:
+    """A handler that raises what looks like an error of the system's."""
+
+    def handle(*_: object) -> None:
+        raise TimeoutError("from a handler")
+
+    former = signal.signal(signal.SIGUSR1, handle)
+    yield
+    signal.signal(signal.SIGUSR1, former)
+
+
+@pytest.mark.usefixtures("handled")
+@pytest.mark.parametrize(("number", "raised"), [(signal.SIGINT, KeyboardInterrupt), (signal.SIGUSR1, TimeoutError)])
+def test_while_it_waits_for_its_turn(number: int, raised: type[BaseException], pool: Pool) -> None:
     """It leaves the queue; who comes after it is served."""
     taken = [pool.acquire().take() for _ in range(2)]
 
     def press() -> None:
         until(lambda: pool.stats().waiting == 1)
-        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+        signal.pthread_kill(threading.main_thread().ident or 0, number)
 
     pressing = threading.Thread(target=press)
     pressing.start()
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(raised) as told:
         pool.fetchval("SELECT 1", timeout=60)
     pressing.join()
-    assert pool.stats().waiting == 0
+    assert type(told.value) is raised
+    until(lambda: pool.stats().waiting == 0)
     for connection in taken:
         connection.release()
     nothing_is_lost(pool)
 
 
-def test_while_it_waits_for_the_server(pool: Pool) -> None:
-    """Its connection is dropped, and its place is free."""
+@pytest.mark.usefixtures("handled")
+@pytest.mark.parametrize(("number", "raised"), [(signal.SIGINT, KeyboardInterrupt), (signal.SIGUSR1, TimeoutError)])
+def test_while_it_waits_for_the_server(number: int, raised: type[BaseException], pool: Pool) -> None:
+    """Its connection is dropped, and its place is free. Nothing is said of a limit, for there is none."""
     pid = pool.fetchval("SELECT pg_backend_pid()")
 
     def press() -> None:
@@ -177,12 +235,13 @@ def test_while_it_waits_for_the_server(pool: Pool) -> None:
             "SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'SELECT pg_sleep(60%' AND wait_event IS NOT NULL"
         )
         until(lambda: pool.fetchval(active))
-        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+        signal.pthread_kill(threading.main_thread().ident or 0, number)
 
     pressing = threading.Thread(target=press)
     pressing.start()
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(raised) as told:
         pool.fetchval("SELECT pg_sleep(60)")
     pressing.join()
+    assert type(told.value) is raised
     nothing_is_lost(pool)
     assert pid

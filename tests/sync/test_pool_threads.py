@@ -204,9 +204,12 @@ def test_a_loop_of_ours_is_none_of_the_users(way: str, server: PostgresServer) -
 def test_a_connection_cannot_be_copied(made: Callable[[Any], Any], server: PostgresServer) -> None:
     """A copy that is forgotten would give back what the original still uses."""
     with opened(server, max_size=1) as pool, connect(server.dsn, ssl="disable") as own, pool.acquire() as lent:
-        for each in (own, lent):
-            with pytest.raises(UsageError, match="neither copied nor sent to another process"):
-                made(each)
+        for connection in (own, lent):
+            with connection.transaction() as transaction:
+                prepared = connection.prepare("SELECT 1")
+                for each in (connection, transaction, prepared, prepared.cursor(), connection.cursor("SELECT 1")):
+                    with pytest.raises(UsageError, match="neither copied nor sent to another process"):
+                        made(each)
         gc.collect()
         assert pool.stats().in_use == 1
         assert (own.fetchval("SELECT 1"), lent.fetchval("SELECT 2")) == (1, 2)

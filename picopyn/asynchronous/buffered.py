@@ -48,7 +48,8 @@ class BufferedFront(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         """So much has arrived."""
-        self._data_received(bytes(self._buffer[:nbytes]))
+        data_received = self._data_received  # a function that is no method costs less by a name of its own
+        data_received(bytes(self._buffer[:nbytes]))
 
     def tap(self, listener: Callable[[bytes], None] | None) -> None:
         """Let somebody see what arrives, before it is handed on; None: nobody any more."""

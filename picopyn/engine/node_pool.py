@@ -418,7 +418,7 @@ class NodePool:
         runtime, generation = self._terms.runtime, self._terms.generation
         began = runtime.now()
         try:
-            link = await runtime.open_link(self.node, self.purpose, self._link_closed, self.slots.lost)
+            link = await runtime.open_link(self.node, self.purpose, self._link_closed, self.slots.ended)
         except Exception as error:
             self._not_opened(error, runtime.now() - began)
             return

@@ -254,6 +254,16 @@ class Slots(Generic[C, W]):
         """A connection is known to be of no use; `gone` follows, if it was not before."""
         self._remove(connection)
 
+    def ended(self, connection: C) -> None:
+        """A connection has just ended; `gone` follows. Nobody takes it any more, but who holds it still does.
+
+        What flies on it is a call in flight until it has heard of the end itself, and so are all that end with it.
+        """
+        if connection in self.held:
+            self.condemned.setdefault(connection, "broken")
+        else:
+            self._remove(connection)
+
     def gone(self, connection: C) -> str | None:
         """A connection is gone, wherever it was.
 

@@ -10,6 +10,9 @@ import asyncpg
 import pytest
 
 from picopyn.dialects.base import Purpose
+from picopyn.engine.failures import mark_as_callers
+from picopyn.engine.place import Place
+from picopyn.engine.request import Request
 from picopyn.errors import (
     AcquireTimeout,
     AuthenticationFailed,
@@ -360,6 +363,20 @@ async def test_a_cancelled_call_drops_its_connection(world: World) -> None:
         await call
     assert await world.call(READ, AT_R1) == "i11"
     assert world.counters.closes["state_unknown"] == 1
+
+
+async def test_a_connection_closed_for_a_borrowers_own_error_speaks_against_no_node(world: World) -> None:
+    """This side has closed it, and is told so when it is too late to say why."""
+    loan = await world.executor.acquire(Request("acquire", "", (), Role.LEADER), Place(node="i11"))
+    loan.begin("copy_from_query")
+    error = ValueError("the sink is full")
+    mark_as_callers(error)
+    loan.link.terminate()
+    loan.end(error)
+    loan.release()
+    await settle()
+    assert world.counters.closes == {"state_unknown": 1}
+    assert world.cluster.health.all_up
 
 
 async def test_waiters_at_a_node_are_served_first_in_first_out() -> None:

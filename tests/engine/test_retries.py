@@ -14,7 +14,7 @@ from tests.asynchronous.jump_loop import jumping
 from tests.engine.world import HANG, READ, WRITE, World, broken, server_error, settle
 from tests.snapshots import two_by_two
 
-AT_R1 = 2
+AT_R1, AT_R2 = 2, 1
 
 Notes = list[str]
 
@@ -94,6 +94,18 @@ async def test_what_breaks_while_a_node_is_in_doubt_is_one_death(world: World) -
     assert sent(world) == 4
     i11.thaw()
     assert await asyncio.gather(*calls) == ["i11"] * 2
+
+
+async def test_nodes_that_die_at_the_same_moment_are_one_death(world: World) -> None:
+    """Calls of one text were in flight at both, and hear of it one after the other: none of them felled the second."""
+    dying = world.servers["i11"], world.servers["i21"]
+    for server in dying:
+        server.answers = [HANG]
+    calls = [world.call(READ, key) for key in (AT_R1, AT_R2)]
+    await settle()
+    for server in dying:
+        next(link for link in server.for_callers if link.running).cut()
+    assert await asyncio.gather(*calls) == ["i11", "i21"]
 
 
 async def test_a_text_that_kills_is_repeated_once_and_then_not_at_all(world: World) -> None:

@@ -72,6 +72,18 @@ def test_a_lost_connection_is_replaced_only_for_those_who_wait() -> None:
     assert slots.wanted == 1
 
 
+def test_a_connection_that_ends_under_its_holder_stays_his_until_he_gives_it_back() -> None:
+    """What is told of it until then, why it was closed above all, is not lost; nobody else gets it."""
+    slots = filled("a", "b")
+    slots.ended("b")
+    assert slots.take() == "a"
+    slots.ended("a")
+    assert (slots.idle, list(slots.held), slots.settle("a")) == ([], ["a"], False)
+    assert slots.part("a", "state_unknown")
+    assert [slots.gone(connection) for connection in "ab"] == ["state_unknown", None]
+    assert not slots.condemned
+
+
 def test_an_idle_connection_leaves_at_the_end_of_its_life_and_a_held_one_when_it_is_given_back() -> None:
     """Nobody loses a connection under his hands because it is old."""
     slots = filled("a", "b", "c", ends={"a": 10.0, "c": 10.0})
@@ -200,6 +212,17 @@ class Conservation(RuleBasedStateMachine):
         assert (self.slots.gone(lost) is not None) == (lost in self.leaving)
         self.alive.discard(lost)
         self.leaving.discard(lost)
+
+    @precondition(lambda self: self.alive)
+    @rule(data=st.data())
+    def end(self, data: st.DataObject) -> None:
+        ended = data.draw(st.sampled_from(sorted(self.alive)))
+        idle = ended in self.slots.idle
+        self.slots.ended(ended)
+        assert ended not in self.slots.idle
+        assert not self.slots.settle(ended) or idle
+        if idle:
+            self.alive.discard(ended)
 
     @precondition(lambda self: self.alive)
     @rule(data=st.data())

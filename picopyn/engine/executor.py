@@ -263,6 +263,8 @@ class Executor:
 
     async def _try_again(self, request: Request, version: int) -> Any:
         """The only candidate was tried in vain: wait for a change, but not for long, and make a plan."""
+        if version != self._changes.version:
+            return await self._run(request)
         await self._waits.pause(request, 1, version)
         return await self._run(request, rounds=1)
 

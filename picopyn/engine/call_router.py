@@ -92,7 +92,8 @@ class CallRouter:
         retries: Retries,
     ) -> None:
         self.closed = False
-        self.express = Express(cluster, routes, owners=Capability.SHARDED in dialect.capabilities)
+        owners = Capability.SHARDED in dialect.capabilities
+        self.express = Express(cluster, routes, retries.losses.suspects, owners=owners)
         self._retries = retries
         self._losses = retries.losses
         self._counts = counts
@@ -127,8 +128,8 @@ class CallRouter:
             PicopynError: The caller said where it goes, and there is no such place; see `Place.plan`.
         """
         express = self.express
-        plan = express.alone
-        if plan is None or not express.is_open or request.place is not None or request.role is not _LEADER:
+        plan = express.alone if express.is_open else None  # in this order: `open` does it the other way round
+        if plan is None or request.place is not None or request.role is not _LEADER:
             plan = self._plan(request)
         request.plan = plan
         return plan

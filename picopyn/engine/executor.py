@@ -134,28 +134,34 @@ class Executor:
             version = self._changes.version
             with self._lender.choosing:
                 plan = place.plan(self._cluster.planner, self._dialect, read=True)
-                turn = self._queue_for(request, plan)
+                first = self._queue_for(request, plan)
             if plan.wait not in (None, Wait.NODES):
                 await self._waits.for_change(request, plan, version)
                 continue
             for candidate in plan.candidates:
-                if turn is None and version != self._changes.version:
+                if first is None and version != self._changes.version:
                     break
-                pool = self._cluster.pool(candidate)
+                pool, turn = first or (self._cluster.pool(candidate), None)
+                first = None
                 request.elsewhere = candidate is not plan.candidates[-1]
-                link, turn = await self._waits.for_link(request, pool, turn=turn), None
+                link = await self._waits.for_link(request, pool, turn=turn)
                 if link is not None:
                     return Loan(self._lender, pool, link, request)
             else:
                 rounds += 1
                 await self._waits.pause(request, rounds, version)
 
-    def _queue_for(self, request: Request, plan: Plan) -> Waiter[Link] | None:
-        """Take a place in the queue of the first candidate, so that who chooses next sees what was chosen."""
+    def _queue_for(self, request: Request, plan: Plan) -> tuple[NodePool, Waiter[Link]] | None:
+        """Take a place in the queue of the first candidate, so that who chooses next sees what was chosen.
+
+        Returns:
+            The node pool, which may not be that of the node any more when the place is used, and the place.
+        """
         if not plan.candidates:
             return None
         request.elsewhere = len(plan.candidates) > 1
-        return self._cluster.pool(plan.candidates[0]).queue(request)
+        pool = self._cluster.pool(plan.candidates[0])
+        return pool, pool.queue(request)
 
     def route(self, query: str) -> CompiledRoute | None:
         """What is compiled for a text that was learned."""
@@ -210,14 +216,11 @@ class Executor:
         """Run a call the short way, where that is open to it."""
         express = self._express
         version = self._changes.version
-        route = express.routes.get(request.query)
         role = request.role
-        if (
-            route is None
-            or version != express.version
-            or request.place is not None
-            or (role is not _LEADER and role in OFF_LEADER)
-        ):
+        if version != express.version or request.place is not None or (role is not _LEADER and role in OFF_LEADER):
+            return await self._run(request)
+        route = express.routes.get(request.query)  # after the look at the version: `open` does it the other way round
+        if route is None:
             return await self._run(request)
         bucket_of = route.bucket  # a function that is no method costs less by a name of its own
         bucket = bucket_of(request.args)

@@ -10,6 +10,8 @@ It is opened where the state of the cluster lives, and looked at by every caller
 
 from __future__ import annotations
 
+from collections.abc import Hashable, Mapping
+
 from picopyn.engine.cluster import Cluster
 from picopyn.engine.route_table import CompiledRoute, Owners, RouteTable
 from picopyn.routing.plan import Plan, Planner
@@ -21,6 +23,7 @@ class Express:
     Args:
         cluster: Planner, reachability and node pools.
         table: The compiled routes.
+        suspects: Statements under which nodes died; while there are any, answers are noticed where calls are planned.
         owners: Whether statements have owners.
 
     Attributes:
@@ -38,13 +41,16 @@ class Express:
         "_has_owners",
         "_owners",
         "_planner",
+        "_suspects",
         "_table",
         "alone",
         "routes",
         "version",
     )
 
-    def __init__(self, cluster: Cluster, table: RouteTable, *, owners: bool) -> None:
+    def __init__(
+        self, cluster: Cluster, table: RouteTable, suspects: Mapping[Hashable, object], *, owners: bool
+    ) -> None:
         self.alone: Plan | None = None
         self.routes = table.express
         self.version = -1
@@ -55,6 +61,7 @@ class Express:
         self._has_owners = owners
         self._owners: dict[tuple[str, str], Owners] = {}
         self._planner: Planner | None = None
+        self._suspects = suspects
         self._table = table
 
     @property
@@ -76,6 +83,8 @@ class Express:
 
     def admit(self, query: str, route: CompiledRoute) -> None:
         """Let calls of a text go this way, if nothing speaks against it."""
+        if self._suspects:
+            return
         self.open()
         if self.is_open and self._planner is not None and self._table.compiled.get(query) is route:
             owners = self._owners_of(self._planner, route)
@@ -93,7 +102,7 @@ class Express:
         """The plan and the node pool of each bucket, by number; all routes of a tier share them."""
         plans = planner.by_bucket(route.tier, route.reason)
         owners = self._owners.get((route.tier, route.reason))
-        if owners is None or len(owners) != len(plans):
+        if owners is None:
             found = {id(plan): (plan, self._cluster.pool(plan.candidates[0])) for plan in plans if plan is not None}
             owners = self._owners[route.tier, route.reason] = [found.get(id(plan)) for plan in plans]
         return owners

@@ -5,9 +5,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from random import Random
+from typing import Any
 
 import pytest
 
+from picopyn.engine.express import Express
+from picopyn.engine.node_pool import NodePool
+from picopyn.engine.place import Place
+from picopyn.engine.request import Request
+from picopyn.engine.route_table import CompiledRoute
+from picopyn.engine.runtime import Link, Waiter
 from picopyn.errors import PoolClosed
 from picopyn.routing.plan import Role
 from tests.engine.world import READ, SCAN, WRITE, World, broken, settle
@@ -59,6 +66,58 @@ async def test_whatever_may_outdate_plans_closes_it_until_one_was_made(world: Wo
     world.executor.refuse()
     with pytest.raises(PoolClosed):
         await world.call(WRITE, AT_R1)
+
+
+class Interleaved(dict[str, CompiledRoute]):
+    """Routes during whose look-up the short way is opened, as it may be where callers are threads."""
+
+    express: Express
+
+    def get(self, query: str, default: Any = None) -> Any:
+        found = super().get(query, default)
+        self.express.open()
+        return found
+
+
+async def test_a_route_of_the_map_before_does_not_lead_on_when_the_new_one_opens_it(world: World) -> None:
+    """Where callers are threads, it may be opened between any two of a call's looks."""
+    world.open_the_short_way()
+    world.cluster.adopt(two_by_two(leaders={"r1": "i12"}))
+    routes = Interleaved(world.express.routes)
+    routes.express, world.express.routes = world.express, routes
+    assert await world.call(READ, AT_R1) == "i12"
+
+
+async def test_a_borrower_has_the_pool_in_whose_queue_he_stands(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where callers are threads, a node may leave between his choice and his wait, and get another pool."""
+    pool, queue = world.cluster.pools_by_key["i11", "plain"], NodePool.queue
+
+    def queue_as_it_leaves(pool: NodePool, owner: object) -> Waiter[Link]:
+        turn = queue(pool, owner)
+        world.cluster.adopt(two_by_two(gone=("i11",)))
+        return turn
+
+    monkeypatch.setattr(NodePool, "queue", queue_as_it_leaves)
+    loan = await world.executor.acquire(Request("acquire", "", (), Role.LEADER), Place(node="i11"))
+    assert loan.pool is pool
+    loan.release()
+    await settle()
+    assert not pool.slots.occupied
+
+
+async def test_it_stays_closed_to_who_comes_late_while_a_statement_is_suspect(world: World) -> None:
+    """Where callers are threads, the next call may be let go that way after a node died under this one."""
+    route = world.routes.get(READ)
+    assert route is not None
+    losses = world.executor._retries.losses
+    losses.lost(READ, (AT_R1,), ("i11", 0), 0, world.cluster.runtime.now())
+    world.cluster.changes.ring()
+    world.express.admit(READ, route)
+    assert not goes_the_short_way(world, READ)
+    assert await world.call(READ, AT_R1) == "i11"
+    assert not losses.suspects
+    assert await world.call(READ, AT_R1) == "i11"
+    assert goes_the_short_way(world, READ)
 
 
 async def test_while_a_statement_is_suspect_its_answers_are_noticed(world: World) -> None:

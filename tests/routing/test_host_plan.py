@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from picopyn.errors import UsageError
 from picopyn.routing.balance import UNCONNECTED
 from picopyn.routing.balance_policies import POLICIES, BalancerPolicy, Equals, latency_weights
+from picopyn.routing.host_facts import HostFacts
 from picopyn.routing.host_plan import HostPlanner, ReadRules, Sorted, groups
 from picopyn.routing.host_table import HostTable
 from picopyn.routing.plan import Plan, Role, Wait
@@ -62,6 +63,27 @@ def test_calls_are_counted_by_who_answers(role: Role, reason: str) -> None:
 def test_a_suspect_host_is_still_used() -> None:
     """Only one that is known not to answer is left out."""
     assert names(planner(mixed(), "abc", suspect="a").for_host(Role.LEADER)) == "a"
+
+
+SAID = {"primary": primary(), "standby": standby(), "late": standby(1), "nothing": None}
+
+
+@given(
+    st.lists(st.sampled_from(sorted(SAID)), min_size=1, max_size=3),
+    st.sampled_from([None, *POLICIES.values()]),
+    st.sampled_from("abc"),
+    st.sampled_from([primary(at=1.0), standby(at=1.0), standby(1, at=1.0)]),
+)
+def test_what_is_kept_of_calls_for_a_leader_is_what_each_of_them_gets(
+    said: list[str], policy: BalancerPolicy | None, letter: str, later: HostFacts
+) -> None:
+    """Whoever chooses among equals, and whatever hosts say before there is a new snapshot."""
+    known = table(MIXED, **{letter: SAID[what] for letter, what in zip("abc", said, strict=False)})
+    hosts = planner(known, "abc"[: len(said)], ReadRules(policy=policy))
+    kept = hosts.alone()
+    known.answered(letter, later, 0.001)
+    for plan in (hosts.for_host(Role.LEADER) for _ in range(3)):
+        assert plan == kept if kept is not None else len(plan.candidates) != 1
 
 
 def test_with_a_fallback_the_primary_answers_for_missing_fresh_replicas() -> None:

@@ -62,7 +62,8 @@ class LendableConnection(ShortWayConnection):
 
         Args:
             listener: Called in the next turn of the loop.
-            at_once: Called in this turn, from wherever that may be: it must do very little.
+            at_once: Called in this turn, from wherever that may be, and also when it is only kept out of sight from now
+                on: it must do very little.
         """
         self._on_lost = listener
         self._at_once = at_once
@@ -74,7 +75,9 @@ class LendableConnection(ShortWayConnection):
         if self._cancellations and not self._aborted and self.on_abandoned is not None:
             mine: Any = self
             mine._aborted = self._leaving = self.on_abandoned(self)
-        if not self._leaving:
+        if self._leaving:
+            self._tell_at_once()
+        else:
             super().terminate()
 
     def abort(self) -> None:
@@ -155,10 +158,13 @@ class LendableConnection(ShortWayConnection):
         borrower = None if self._borrower is None else self._borrower()
         return self if borrower is None else borrower
 
-    def _call_termination_listeners(self) -> None:
+    def _tell_at_once(self) -> None:
         at_once, self._at_once = self._at_once, None
         if at_once is not None:
             at_once(self)
+
+    def _call_termination_listeners(self) -> None:
+        self._tell_at_once()
         listener, self._on_lost = self._on_lost, None
         if listener is not None and not self._loop.is_closed():
             self._loop.call_soon(listener, self)

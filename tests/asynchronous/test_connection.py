@@ -251,6 +251,22 @@ async def test_the_end_is_told_once(connection: Connection) -> None:
     assert ended == [connection]
 
 
+@pytest.mark.parametrize("kept", [False, True], ids=["dropped", "kept"])
+async def test_that_it_is_of_no_use_is_told_at_once(connection: Connection, script: Chatty, kept: bool) -> None:
+    """Nobody may take it from then on, although it may be kept until a request on it has been cancelled."""
+    told: list[str] = []
+    connection.tell_when_lost(lambda _: told.append("gone"), lambda _: told.append("of no use"))
+    connection.on_abandoned = lambda _: kept
+    script.silent = True
+    with pytest.raises(TimeoutError):
+        await connection.fetchval(TEXT, 1, timeout=0.05)
+    connection.terminate()
+    assert (told, connection.is_closed()) == (["of no use"], True)
+    connection.end()
+    await asyncio.sleep(0)
+    assert told == ["of no use", "gone"]
+
+
 async def test_a_server_that_hangs_up_is_noticed_without_a_query(script: Chatty) -> None:
     """The socket says so; nothing of ours is sent to find out."""
     with ScriptedServer(script) as server:

@@ -61,18 +61,20 @@ class Waits:
         try:
             link = await pool.take(self.patience(request), request, turn)
         except (NodeUnreachable, HookFailed, QueueFull, TimeoutError) as error:
-            self._give_up(request, pool, error)
+            failure = error
+        else:
+            if version is None or version == self._changes.version or self._still_goes_to(pool, request, link):
+                return link
+            pool.give(link)
             return None
-        if version is None or version == self._changes.version or self._still_goes_to(pool, request, link):
-            return link
-        pool.give(link)
+        self._give_up(request, pool, failure)  # out here, so that a hook's own error comes as it was raised
         return None
 
     def _give_up(self, request: Request, pool: NodePool, error: Exception) -> None:
         """Say why there is no connection; of a node that cannot be reached only note it, for there may be others."""
         if isinstance(error, NodeUnreachable):
             self._unreachable(request, pool.node, error)
-        elif isinstance(error, HookFailed):  # the hook's own error, as it raised it
+        elif isinstance(error, HookFailed):
             raise error.__cause__ or PoolClosed("a connection was not set up")
         elif isinstance(error, QueueFull):
             self._journal.counters.too_many_waiting += 1

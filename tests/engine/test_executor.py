@@ -11,6 +11,7 @@ import pytest
 
 from picopyn.dialects.base import Purpose
 from picopyn.engine.failures import mark_as_callers
+from picopyn.engine.node_pool import HookFailed
 from picopyn.engine.place import Place
 from picopyn.engine.request import Request
 from picopyn.errors import (
@@ -340,6 +341,19 @@ async def test_a_statement_error_is_the_callers_own_and_names_the_node(world: Wo
     assert caught.value.sqlstate == "22P02"
     assert any("default_1_1 (127.0.0.1:4311)" in note for note in caught.value.__notes__)
     assert len(world.servers["i11"].links) == 1
+
+
+async def test_a_hooks_own_error_comes_as_the_hook_raised_it() -> None:
+    """What tells of it inside is not shown beside it."""
+    world, own = World(two_by_two()), ValueError("the hook's own")
+    failed = HookFailed()
+    failed.__cause__ = own
+    for server in world.servers.values():
+        server.refuses = failed
+    with pytest.raises(ValueError, match="the hook's own") as caught:
+        await world.call(READ, AT_R1)
+    assert (caught.value, own.__cause__, own.__context__) == (own, None, None)
+    await world.cluster.close(world.cluster.runtime.now() + 1)
 
 
 async def test_a_call_that_times_out_drops_its_connection(world: World) -> None:

@@ -1,10 +1,10 @@
 """The gate: routing, pool, deadline and statistics together add at most 4 µs of client CPU to a call.
 
-Several fresh processes, one after the other; each holds a bare asyncpg connection, our pool without a route and our
-pool with one, all on one core with the server, and runs short blocks of them in turn. From each process comes one
-number: the median difference within its rounds. The statement is made over the processes, since memory layout and hash
-seeds make processes differ by more than blocks do. Blocks beside foreign load are repeated; where too few are clean,
-a limit can be found to hold, but not to fail.
+Several fresh processes, one after the other; each holds a bare asyncpg connection without a time limit, our pool
+without a route, with one, and with one and a `command_timeout`, all on one core with the server, and runs short blocks
+of them in turn. From each process comes one number: the median difference within its rounds. The statement is made over
+the processes, since memory layout and hash seeds make processes differ by more than blocks do. Blocks beside foreign
+load are repeated; where too few are clean, a limit can be found to hold, but not to fail.
 
 On asyncio's own loop malloc is pinned to its cheap state: else the bare connection would pay for its large buffer, and
 hide what we add.
@@ -22,14 +22,14 @@ from benchmarks import environment, machine, plans, results
 from benchmarks.comparing import core_of_client, tell, today
 from benchmarks.estimates import Interval, difference, judge, median_interval
 from benchmarks.interleaving import Patience, Series, interleave
-from benchmarks.plans import BARE, OURS, OURS_ROUTED, Situation
+from benchmarks.plans import BARE, OURS, OURS_LIMITED, OURS_ROUTED, Situation
 from benchmarks.results import Gate, GateLine
 from benchmarks.server import BenchServer, bench_server
 from benchmarks.workers import Worker
 
 #: What is compared, and the most that may lie between (microseconds).
-LIMITS = ((OURS_ROUTED, BARE, 4.0), (OURS_ROUTED, OURS, 1.0))
-_CLIENTS = (BARE, OURS, OURS_ROUTED)
+LIMITS = ((OURS_LIMITED, BARE, 4.0), (OURS_ROUTED, BARE, 4.0), (OURS_ROUTED, OURS, 1.0))
+_CLIENTS = (BARE, OURS, OURS_ROUTED, OURS_LIMITED)
 
 
 def gate(processes: int, rounds: int, seconds: float, patience: float, loops: tuple[str, ...] = ()) -> Gate:

@@ -165,6 +165,12 @@ def picopyn_routed(target: Target) -> AbstractAsyncContextManager[Opened]:
     return this_picopyn.pool(target, routed=True)
 
 
+def picopyn_limited(target: Target) -> AbstractAsyncContextManager[Opened]:
+    import this_picopyn
+
+    return this_picopyn.pool(target, routed=True, deadline=30.0)
+
+
 def picopyn_connection(target: Target) -> AbstractAsyncContextManager[Opened]:
     import this_picopyn
 
@@ -194,6 +200,7 @@ CLIENTS: dict[str, Callable[[Target], AbstractAsyncContextManager[Opened]]] = {
     "picopyn 3.2.0, routed": published_routed,
     "picopyn": picopyn_unrouted,
     "picopyn, routed": picopyn_routed,
+    "picopyn, routed, with a deadline": picopyn_limited,
     "picopyn, connection only": picopyn_connection,
 }
 

@@ -87,9 +87,10 @@ def options(target: Target, *, routed: bool) -> tuple[dict[str, Any], str]:
 
 
 @asynccontextmanager
-async def pool(target: Target, *, routed: bool) -> AsyncIterator[Opened]:
+async def pool(target: Target, *, routed: bool, deadline: float | None = None) -> AsyncIterator[Opened]:
     chosen, note = options(target, routed=routed)
-    async with Pool(target.dsn, **chosen) as opened:
+    note += "" if deadline is None else f", command_timeout {deadline:g} s"
+    async with Pool(target.dsn, command_timeout=deadline, **chosen) as opened:
         if "topology_source" in chosen:
             await inject(opened, target.query, route(keyed=routed))
         yield Opened([target.bind(opened)], note=note, counted=lambda: dict(opened.stats().calls))

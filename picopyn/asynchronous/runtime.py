@@ -12,7 +12,8 @@ from typing import Any
 
 from picopyn.asynchronous import transport
 from picopyn.asynchronous.background import unlamented
-from picopyn.asynchronous.task_waiter import Deadlines, TaskWaiter
+from picopyn.asynchronous.deadlines import deadlines_of
+from picopyn.asynchronous.task_waiter import TaskWaiter
 from picopyn.dialects.base import Purpose
 from picopyn.engine.runtime import Job, Link
 from picopyn.errors import Fault
@@ -76,7 +77,7 @@ class AsyncioRuntime:
         restore: Callable[[Any], Awaitable[None]] | None = None,
     ) -> None:
         self._loop = asyncio.get_running_loop()
-        self._deadlines = Deadlines(self._loop)
+        self._deadlines = deadlines_of(self._loop)
         self.now: Callable[[], float] = self._loop.time
         self._open_connection = open_connection
         self._restore = restore

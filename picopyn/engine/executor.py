@@ -42,6 +42,9 @@ class _Verdict(Enum):
     PLAN_AGAIN = "make a new plan"
 
 
+#: What a call gets that is sent although its time is over (seconds).
+LEAST_TIME: Final = 0.001
+
 #: A name costs a call less than the member of an enumeration.
 _ANSWERED: Final = _Verdict.ANSWERED
 _LEADER: Final = Role.LEADER
@@ -236,9 +239,12 @@ class Executor:
             return await self._try_again(request, version)
         request.node = pool.node
         request.link = link
+        left = None
+        if request.deadline is not None:
+            now = self._now
+            left = request.deadline - now()
+            left = left if left > LEAST_TIME else LEAST_TIME
         try:
-            deadline = request.deadline
-            left = None if deadline is None else max(deadline - self._now(), 0.001)
             result = await link.ask(request.method, request.query, request.args, left)
         except BaseException as error:
             return await self._go_on(request, plan, (pool, link, error), version)
@@ -314,7 +320,7 @@ class Executor:
 
     def _send(self, request: Request, link: Link) -> Awaitable[Any]:
         deadline = request.deadline
-        left = None if deadline is None else max(deadline - self._now(), 0.001)
+        left = None if deadline is None else max(deadline - self._now(), LEAST_TIME)
         return link.ask(request.method, request.query, request.args, left)
 
     # failures

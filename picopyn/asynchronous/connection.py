@@ -28,25 +28,32 @@ _NOT_ASKED = SimpleNamespace(name="-")
 class Connection(CopyingConnection):
     """A connection with asyncpg's whole surface: `fetch`, `fetchrow`, `fetchval`, `execute`, `prepare`, `close`, ….
 
-    Besides what its base classes change, four things differ. A notice is delivered to `on_notice` synchronously,
+    Besides what its base classes change, five things differ. A notice is delivered to `on_notice` synchronously,
     before the request that caused it completes (asyncpg schedules its log listeners for later, which would be too
     late for statement metadata). `forget_statements` makes every statement be prepared again. A call's `timeout`
     covers all of it: before a call, asyncpg closes the statements that have left its cache, and waits for the
     server without any limit. And no query is sent about arrays of built-in types, nor any at all to a server that
     has no catalogue of types.
 
+    And a text without arguments is not sent to such a server as a simple query while a Parse may be without its Sync:
+    when it failed, Picodata would wait for that Sync, and the caller for the end of the answer, for ever. asyncpg only
+    flushes a Parse; the Sync comes with the arguments, which may be refused here, or come never.
+
     Attributes:
         on_notice: Called with the text of every notice of the server, or None.
         endpoint: (host, port) that was dialled.
         has_catalog: Whether the server can be asked about types; else unknown ones travel as text.
+
+    *Source*: `picodata-protocol.md` section 8 (simple protocol); `picodata-recorded.md` section 5 (driver corners).
     """
 
-    __slots__ = ("_limit", "endpoint", "has_catalog", "on_notice")
+    __slots__ = ("_limit", "_owes_sync", "endpoint", "has_catalog", "on_notice")
 
     def __init__(self, protocol: Any, transport: Any, loop: Any, *args: Any, **kwargs: Any) -> None:
         listening = loop if isinstance(loop, ListeningLoop) else None
         super().__init__(protocol, transport, listening.behind if listening else loop, *args, **kwargs)
         self._limit: float | None = None
+        self._owes_sync = False
         self.on_notice: Callable[[str], None] | None = listening.on_notice if listening else None
         self.endpoint: tuple[str, int] = ("", 0)
         self.has_catalog = True
@@ -61,7 +68,16 @@ class Connection(CopyingConnection):
 
     def _get_statement(self, query: str, timeout: float | None, **options: Any) -> Any:
         self._limit = timeout
+        self._owes_sync = True
         return super()._get_statement(query, timeout, **options)
+
+    async def _do_execute(self, *args: Any, **options: Any) -> Any:
+        answer = await super()._do_execute(*args, **options)
+        self._owes_sync = False
+        return answer
+
+    def _may_wait_for_sync(self) -> bool:
+        return self._owes_sync and not self.has_catalog
 
     async def _cleanup_stmts(self) -> None:
         async with asyncio.timeout(self._limit):

@@ -110,6 +110,9 @@ class ShortWayConnection(asyncpg.Connection):
         """See asyncpg."""
         known = self._known(query) if args else None
         if known is None:
+            if not args and self._may_wait_for_sync():
+                answer = await self._all_within(timeout, self._execute, query, (), 0, return_status=True)
+                return str(answer[1].decode())
             return str(await self._all_within(timeout, super().execute, query, *args))
         began = 0.0 if timeout is None else self._loop.time()
         try:
@@ -122,6 +125,10 @@ class ShortWayConnection(asyncpg.Connection):
         else:
             return str(result[1].decode())
         return str(await self._all_within(self._rest(timeout, began), super().execute, query, *args))
+
+    def _may_wait_for_sync(self) -> bool:
+        """Whether the server may leave a text that fails, sent as a simple query, without the end of its answer."""
+        return False
 
     async def fetchval(self, query: str, *args: Any, column: Any = 0, timeout: float | None = None) -> Any:
         """See asyncpg."""

@@ -236,7 +236,7 @@ class Wire(Connection):
     def simple_query(self, query: str, timeout: float | None) -> str:
         """Run statements without parameters; the status of the last one."""
         protocol: Any = self._protocol
-        plain = timeout is None and not self._has_limit and not self._query_loggers
+        plain = timeout is None and not self._has_limit and not self._query_loggers and not self._may_wait_for_sync()
         if plain and self._telling is None and not self.is_closed():
             status: str = self.caller.step(protocol.query(query, None), self.stream, None)
             return status

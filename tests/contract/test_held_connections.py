@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncpg
 import pytest
 
 from picopyn.errors import NoNodeAvailable, NotSupported, UsageError
@@ -11,6 +12,9 @@ from tests.contract.target import Target
 from tests.threads import FACADES
 
 pytestmark = pytest.mark.cluster
+
+#: Longer than any answer takes (seconds).
+LONG = 20.0
 
 
 @pytest.mark.parametrize("facade", FACADES, indirect=True)
@@ -73,3 +77,24 @@ async def test_a_held_connection_is_free_at_once_when_it_comes_back(target: Targ
             await connection.fetchval("SELECT 1")
         assert sum(node.in_use for node in pool.stats().nodes.values()) == 0
     assert pool.stats().connects == before
+
+
+@pytest.mark.parametrize("facade", FACADES, indirect=True)
+async def test_a_text_that_fails_is_answered_where_a_statement_was_only_prepared(
+    target: Target, open_pool: OpenPool
+) -> None:
+    """Between Parse and Sync the server would leave a simple query that fails without the end of its answer."""
+    table = await target.create_table("id INT PRIMARY KEY")
+    pool = await open_pool(target.dsn, max_size=1)
+    await pool.wait_ready()
+    node = pool.topology.nodes(role="leader")[0].name
+    async with pool.acquire(node=node) as connection:
+        await connection.prepare("SELECT 1")
+        with pytest.raises(asyncpg.PostgresError, match="parsing"):
+            await connection.execute("SELEC", timeout=LONG)
+        await connection.prepare(f"SELECT id FROM {table}")
+        assert await connection.execute(f"DELETE FROM {table}", timeout=LONG) == "DELETE 0"
+    with pytest.raises(asyncpg.DataError, match="argument"):
+        await pool.execute(f"DELETE FROM {table} WHERE id = $1", "no number", node=node)
+    with pytest.raises(asyncpg.PostgresError, match="parsing"):
+        await pool.execute("SELEC", node=node, timeout=LONG)

@@ -65,14 +65,17 @@ def first_line(error: BaseException) -> str:
 
 def timed_out(request: Request, node: Node, *, repeatable: bool) -> CallTimeout:
     """The deadline ended while a node had the statement; or something else says so, and nobody has set any."""
-    text = f"{request.called}() got no answer from {node.name} ({node.address})"
-    if request.timeout is None:
-        text += "; look at the node"
-    else:
-        text += f" within {request.timeout:g} s; give it a longer timeout, or look at the node"
+    text = _no_answer(request.called, node, request.timeout)
     if repeatable:
         return request.annotate(CallTimeout(text))
     return request.annotate(WriteTimeout(f"{text}. It may still take effect"))
+
+
+def _no_answer(name: str, node: Node, limit: float | None) -> str:
+    text = f"{name}() got no answer from {node.name} ({node.address})"
+    if limit is None:
+        return f"{text}; look at the node"
+    return f"{text} within {limit:g} s; give it a longer timeout, or look at the node"
 
 
 def load_too_slow(timeout: float) -> CallTimeout:
@@ -82,9 +85,9 @@ def load_too_slow(timeout: float) -> CallTimeout:
     )
 
 
-def held_timed_out(name: str, node: Node, *, uncertain: bool) -> CallTimeout:
-    """A call on a held connection ran into its own limit."""
-    text = f"{name}() got no answer from {node.name} ({node.address}) in time; allow more, or look at the node"
+def held_timed_out(name: str, node: Node, limit: float | None, *, uncertain: bool) -> CallTimeout:
+    """A call on a held connection ran into its limit (seconds), if it had one."""
+    text = _no_answer(name, node, limit)
     return WriteTimeout(f"{text}. It may still take effect") if uncertain else CallTimeout(text)
 
 

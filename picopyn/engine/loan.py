@@ -200,7 +200,7 @@ class Loan:
             self.check()
             check_timeout(timeout)
         self.begin(name, query, decides=decides)
-        return Use(self)
+        return Use(self, timeout)
 
     def check(self) -> None:
         """Refuse what comes after the release.
@@ -220,8 +220,12 @@ class Loan:
         if self.link.is_closed():
             raise failures.held_lost(name, self.pool.node, ConnectionError("it is closed"), uncertain=False)
 
-    def end(self, error: BaseException | None) -> Exception | None:
+    def end(self, error: BaseException | None, limit: float | None = None) -> Exception | None:
         """The call ended.
+
+        Args:
+            error: What it raised, or None.
+            limit: The caller's own limit (seconds), or None.
 
         Returns:
             The error to raise instead of the one given, or None.
@@ -231,7 +235,7 @@ class Loan:
             self.undecided = False
             told = self._ended(name)
         else:
-            told = self._judge(name, error)
+            told = self._judge(name, error, limit)
         if self.released:
             self._go_back()
         return told
@@ -284,7 +288,7 @@ class Loan:
         self.sound = False
         self.pool.expect_close(self.link, "terminated")
 
-    def _judge(self, name: str, error: BaseException) -> Exception | None:
+    def _judge(self, name: str, error: BaseException, limit: float | None) -> Exception | None:
         cluster, node = self._lender.cluster, self.pool.node
         if not isinstance(error, Exception) or is_interruption(error):
             self.sound = False
@@ -299,7 +303,8 @@ class Loan:
             self.sound = False
             cluster.suspect(node, "a call timed out")
             self._note_outcome("timeout", uncertain=self._uncertain)
-            return failures.held_timed_out(name, node, uncertain=self._uncertain)
+            limit = limit or cluster.settings.command_timeout
+            return failures.held_timed_out(name, node, limit, uncertain=self._uncertain)
         fault = cluster.runtime.fault(error)
         if fault is not None and self.link.is_closed():
             return self._lost(name, error, fault)
@@ -368,18 +373,20 @@ class Use:
 
     Args:
         loan: The loan of the connection.
+        limit: The caller's own limit (seconds), or None.
     """
 
-    __slots__ = ("_loan",)
+    __slots__ = ("_limit", "_loan")
 
-    def __init__(self, loan: Loan) -> None:
+    def __init__(self, loan: Loan, limit: float | None = None) -> None:
         self._loan = loan
+        self._limit = limit
 
     def __enter__(self) -> None:
         return None
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        told = self._loan.end(None if isinstance(error, StopAsyncIteration) else error)
+        told = self._loan.end(None if isinstance(error, StopAsyncIteration) else error, self._limit)
         if told is not None:
             raise told from error
 

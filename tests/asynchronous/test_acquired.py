@@ -559,7 +559,7 @@ async def test_a_call_that_times_out_leaves_its_connection_to_nobody(pool: Pool,
     """The holder may go on once the server has cancelled it; afterwards the connection is closed."""
     async with pool.acquire() as connection:
         pid = connection.get_server_pid()
-        with pytest.raises(WriteTimeout):
+        with pytest.raises(WriteTimeout, match=r"execute\(\) got no .* within 0\.05 s; give it a longer timeout"):
             await connection.execute("SELECT pg_sleep(30)", timeout=0.05)
         transaction = connection.transaction()
         await transaction.start()
@@ -578,7 +578,7 @@ async def test_the_pools_command_timeout_holds_here_too(watch: Watch) -> None:
     """For every call that names no limit of its own."""
     async with watch.pool(max_size=1, command_timeout=0.05) as pool:
         async with pool.acquire() as connection:
-            with pytest.raises(CallTimeout):
+            with pytest.raises(CallTimeout, match=r"within 0\.05 s"):
                 await connection.execute("SELECT pg_sleep(30)")
         async with pool.acquire() as connection:
             await connection.execute("SELECT pg_sleep(0.06)", timeout=5)

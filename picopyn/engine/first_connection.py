@@ -14,8 +14,8 @@ from picopyn.engine.node_pools import NodePools
 from picopyn.errors import NoNodeAvailable
 from picopyn.routing.plan import Planner
 
-#: How much longer than for any connection it is waited for one to a leader (seconds).
-LEADER_GRACE = 0.25
+#: How much longer than for any connection it is waited for one to a leader, or to each node among equals (seconds).
+GRACE = 0.25
 #: After this time the nodes that are not preferred are asked, too (seconds).
 HOMES_GRACE = 0.5
 
@@ -30,7 +30,8 @@ async def first_connection(
     """Wait until one of the pools has a connection; the rest are made in the background.
 
     Where nodes lead, the first call should find one of them connected: else it would choose one to wait for, and that
-    may be the one that hangs. Where some nodes are preferred, the others are asked when those are down, or hang.
+    may be the one that hangs. Where calls are spread over equals, the first ones should find them all: a node without a
+    connection comes last. Where some nodes are preferred, the others are asked when those are down, or hang.
 
     Args:
         pools: The node pools of a cluster that is being opened.
@@ -66,7 +67,7 @@ async def first_connection(
             if now() >= deadline:
                 break
     else:
-        await _leader(pools, min(deadlines[0], now() + LEADER_GRACE), planner)
+        await _companions(pools, min(deadlines[0], now() + GRACE), planner)
         return
     raise broken or _nobody(pools.live, planner())
 
@@ -91,22 +92,25 @@ def refuse_unknown(why: str, mode: str) -> None:
         raise NoNodeAvailable(f"{why}: no node is known to be one that {mode} allows", mode=mode)
 
 
-async def _leader(pools: NodePools, deadline: float, planner: Callable[[], Planner]) -> None:
-    """Wait a little longer, for a connection to a leader, while one is on its way."""
-    leaders = {node.uuid for node in planner().snapshot.nodes(role="leader")}
-
-    def leads(pool: NodePool) -> bool:
-        return pool.node.uuid in leaders
-
+async def _companions(pools: NodePools, deadline: float, planner: Callable[[], Planner]) -> None:
+    """Wait a little longer, for what the first calls should find, while it is on its way."""
     version = pools.attempts.version
-    while not any(pool.slots.size for pool in filter(leads, pools.live)):
-        if not any(pool.slots.opening for pool in filter(leads, pools.live)):
-            return
+    while _are_missing(pools.live, planner()):
         try:
             await pools.attempts.wait(deadline, version)
         except TimeoutError:
             return
         version = pools.attempts.version
+
+
+def _are_missing(pools: Iterable[NodePool], planner: Planner) -> bool:
+    """Whether some node is being connected to that the first calls should find: a leader, or each among equals."""
+    if planner.spreads():
+        homes = {node.uuid for node in planner.homes()}
+        return any(pool.slots.opening and not pool.slots.size for pool in pools if pool.node.uuid in homes)
+    leaders = {node.uuid for node in planner.snapshot.nodes(role="leader")}
+    leading = [pool.slots for pool in pools if pool.node.uuid in leaders]
+    return any(slots.opening for slots in leading) and not any(slots.size for slots in leading)
 
 
 def _hook_error(pools: Iterable[NodePool]) -> BaseException | None:

@@ -118,6 +118,10 @@ class PlacementPlanner(Planner):
         named = placement.named(self._servers)
         return Welcome(*named, others=not placement.forbids, is_down=self._health.is_down)
 
+    def spreads(self) -> bool:
+        """They are."""
+        return True
+
     def alone(self) -> Plan | None:
         """Nothing to be kept: what calls go by changes while the planner stays."""
         return None

@@ -227,6 +227,10 @@ class Planner:
             return self._lightest(None, "any", direct=True)
         return self._among(self.snapshot.nodes(), "any", direct=True)
 
+    def spreads(self) -> bool:
+        """Whether calls that could go anywhere are to be the same number at each of the homes."""
+        return False
+
     def alone(self) -> Plan | None:
         """What `for_host` says of every call for a leader, if there is but one node for them and no doubt."""
         plan = self.for_host(Role.LEADER)

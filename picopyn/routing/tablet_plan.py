@@ -170,6 +170,10 @@ class TabletPlanner(Planner):
         """Nothing to be kept: leaders change while the planner stays."""
         return ()
 
+    def spreads(self) -> bool:
+        """As without tablets."""
+        return self._placed.spreads()
+
     def alone(self) -> Plan | None:
         """Nothing to be kept: what calls go by changes while the planner stays."""
         return None

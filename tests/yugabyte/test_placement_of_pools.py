@@ -16,6 +16,7 @@ from typing import Any
 import asyncpg
 import pytest
 
+from picopyn.engine import first_connection
 from picopyn.errors import ConfigError, NoNodeAvailable
 from picopyn.testing import FaultProxy, YugabyteCluster
 from tests.postgres.conftest import OpenPool
@@ -111,6 +112,18 @@ async def test_34_37_concurrent_borrowers_are_spread_exactly(target: Cluster, op
     await pool.wait_ready(timeout=LONG)
     connections = await asyncio.gather(*(take(pool) for _ in range(30)))
     assert is_even(where(target, connections), of_type(target, "primary"))
+    await release(pool, connections)
+
+
+@both
+async def test_the_very_first_borrowers_are_spread_exactly_too(
+    six: YugabyteCluster, open_pool: OpenPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`open` waits a moment for a connection to each node; here that is as long as it takes."""
+    monkeypatch.setattr(first_connection, "GRACE", LONG)
+    pool = await open_pool(six.dsn, load_balance="only-primary", max_size=20)
+    connections = await asyncio.gather(*(take(pool) for _ in range(30)))
+    assert where(six, connections) == of(1, 2, 3, count=10)
     await release(pool, connections)
 
 

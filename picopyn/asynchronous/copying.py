@@ -1,11 +1,13 @@
-"""COPY, as asyncpg does it, with two ends that it leaves open.
+"""COPY, as asyncpg does it, with what it leaves open.
 
 A sink that fails makes asyncpg cancel the COPY, and the next call waits until the server confirms that: for ever, when
 the answer had fully arrived before. While it waits for permission to write, it looks at no timeout. And where the
 connection ends while a sink takes its bytes, asyncpg stumbles over the missing transport. Here a failed sink costs the
 connection, a time limit covers all of a COPY, and a connection that is lost is told as that.
 
-It leans on asyncpg's internals (`_copy_out`, `_copy_in`, what the protocol cancels), guarded by
+asyncpg asks for a table's columns before it copies records; their number is what each row must have.
+
+It leans on asyncpg's internals (`_copy_out`, `_copy_in`, `_prepare`, what the protocol cancels), guarded by
 `tests/postgres/test_copying.py`.
 """
 
@@ -13,24 +15,60 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterable, Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
 from asyncpg.exceptions import ConnectionDoesNotExistError
 
+from picopyn.asynchronous.brought_rows import AwaitedRows, CopiedRows
 from picopyn.asynchronous.lendable import LendableConnection
 from picopyn.engine.failures import mark_as_callers
+from picopyn.errors import UsageError
 
 
 class CopyingConnection(LendableConnection):
     """asyncpg's connection, whose COPY always ends."""
 
-    __slots__ = ()
+    __slots__ = ("_copied",)
 
-    async def copy_records_to_table(self, table_name: str, *, timeout: float | None = None, **options: Any) -> Any:
-        """See asyncpg."""
-        return await self._all_within(timeout, super().copy_records_to_table, table_name, **options)
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._copied: CopiedRows | AwaitedRows | None = None
+
+    async def copy_records_to_table(
+        self, table_name: str, *, records: Any, timeout: float | None = None, **options: Any
+    ) -> Any:
+        """See asyncpg; a row with more or fewer values than there are columns is refused, and the COPY with it."""
+        copy = super().copy_records_to_table
+        if isinstance(records, CopiedRows):
+            return await self._copy_rows(copy, records, timeout, table_name, **options)
+        if isinstance(records, AsyncIterable):
+            return await self._copy_rows(copy, AwaitedRows(records), timeout, table_name, **options)
+        with CopiedRows(records) as rows:
+            return await self._copy_rows(copy, rows, timeout, table_name, **options)
+
+    async def _copy_rows(
+        self, copy: Any, rows: CopiedRows | AwaitedRows, timeout: float | None, table_name: str, **options: Any
+    ) -> Any:
+        self._copied = rows
+        try:
+            return await self._all_within(timeout, copy, table_name, records=rows, **options)
+        except UsageError:
+            if rows.shape is not None:  # the table may have changed since it was asked for: the next COPY asks again
+                rows.shape.mark_closed()
+                self._maybe_gc_stmt(rows.shape)
+            raise
+        finally:
+            self._copied = None
+
+    async def _prepare(self, query: str, **options: Any) -> Any:
+        copied, self._copied = self._copied, None
+        statement: Any = await super()._prepare(query, **options)
+        if copied is not None:  # asyncpg asks for the columns of the table
+            copied.width = len(statement.get_attributes())
+            copied.shape = statement._state
+        return statement
 
     async def _copy_in(self, copy_stmt: str, source: Any, timeout: float | None) -> Any:
         async with asyncio.timeout(self._limit_of(timeout)):

@@ -361,6 +361,7 @@ class Pool(PoolFacade[Lifecycle], PublishedNames):
 
         Raises:
             NotSupported: The server has no COPY (Picodata).
+            UsageError: A row has more or fewer values than columns; it names the row's position, counted from 0.
             Exception: As for a call on a connection of `acquire`.
         """
         left = self._time_to_copy(timeout)

@@ -195,9 +195,8 @@ class Connection:
         """Copy rows of values into a table, in the binary format."""
         options: dict[str, Any] = {"columns": columns, "schema_name": schema_name, "where": where}
         with CopiedRows(records) as rows:
-            made = isinstance(records, Iterable) and not isinstance(records, list | tuple)
-            options["records"] = rows if made else records  # those of an asynchronous source asyncpg fetches in its way
-            return str(self._wire.run_within(timeout, self._wire.copy_records_to_table, table_name, **options))
+            copy = self._wire.copy_records_to_table
+            return str(self._wire.run_within(timeout, copy, table_name, records=rows, **options))
 
     # what the server says unasked
 

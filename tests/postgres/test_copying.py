@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import io
+from collections.abc import Callable
 from contextlib import closing, nullcontext, suppress
 from typing import Any
 
 import pytest
 
 from picopyn.asynchronous import cancel_requests
-from picopyn.errors import CallTimeout, ConnectionLost, PicopynError
+from picopyn.errors import CallTimeout, ConnectionLost, PicopynError, UsageError
 from picopyn.sync import cancel_request
 from picopyn.testing import FaultProxy, PostgresServer
 from tests.login import with_words
@@ -196,3 +197,87 @@ async def test_an_error_where_rows_are_made_is_told_as_it_is(
         assert caught.value is error
     assert await pool.fetchval("SELECT 1") == 1
     assert pool.stats().outcome_unknown == 0
+
+
+#: Rows of which one has another width than the table (2) → what is said of it.
+WRONG_WIDTHS: list[tuple[list[Any], str]] = [
+    ([(1, 2), (3, 4, 5)], "row 1 has 3 values, 2 are expected"),
+    ([(1, 2, 3)], "row 0 has 3 values, 2 are expected"),
+    ([(1, 2), [3, 4], (4141,)], "row 2 has 1 values, 2 are expected"),
+    ([()], "row 0 has 0 values, 2 are expected"),
+]
+
+
+@pytest.mark.parametrize("facade", FACADES, indirect=True)
+async def test_a_row_of_another_width_is_refused_and_nothing_copied(
+    postgres: PostgresServer, open_pool: OpenPool, facade: str
+) -> None:
+    """Whatever brings it; no value is told, and the connection or another one goes on."""
+
+    async def awaited(rows: list[Any]) -> Any:
+        for row in rows:
+            yield row
+
+    brought: list[Callable[[list[Any]], Any]] = [list, iter, *([awaited] if facade == "asynchronous" else [])]
+    pool = await open_pool(postgres.dsn, max_size=1, dialect="postgres")
+    await pool.execute("DROP TABLE IF EXISTS pairs; CREATE TABLE pairs (a int, b int)")
+    try:
+        for rows, text in WRONG_WIDTHS:
+            for bring in brought:
+                for columns in (None, ["b", "a"]):
+                    with pytest.raises(UsageError, match=text) as caught:
+                        await pool.copy_records("pairs", bring(rows), columns=columns)
+                    assert "4141" not in str(caught.value)
+        with pytest.raises(UsageError, match="row 1 has 2 values, 1 are expected"):
+            await pool.copy_records("pairs", [(1,), (1, 2)], columns=["a"])
+        async with pool.acquire() as connection:
+            with pytest.raises(UsageError, match="row 1 has 3 values, 2 are expected"):
+                await connection.copy_records_to_table("pairs", records=[(1, 2), (3, 4, 5)])
+        assert await pool.fetchval("SELECT count(*) FROM pairs") == 0
+        assert await pool.copy_records("pairs", [(1, 2), [3, None]]) == "COPY 2"
+        assert {node.state for node in pool.stats().nodes.values()} == {"up"}
+    finally:
+        await pool.execute("DROP TABLE pairs")
+
+
+@pytest.mark.parametrize("facade", FACADES, indirect=True)
+async def test_a_table_that_gets_another_width_is_asked_again_after_a_refusal(
+    postgres: PostgresServer, open_pool: OpenPool
+) -> None:
+    """What is known of it may be of an earlier COPY."""
+    pool = await open_pool(postgres.dsn, max_size=1, dialect="postgres")
+    async with pool.acquire() as connection:
+        await connection.execute("CREATE TEMP TABLE grows (a int)")
+        await connection.copy_records_to_table("grows", records=[(1,)])
+        await connection.execute("ALTER TABLE grows ADD b int")
+        with pytest.raises(UsageError):
+            await connection.copy_records_to_table("grows", records=[(1, 2)])
+        assert await connection.copy_records_to_table("grows", records=[(1, 2)]) == "COPY 1"
+
+
+@pytest.mark.parametrize("facade", FACADES, indirect=True)
+async def test_rows_that_end_with_a_timeout_of_their_own_end_the_copy(
+    postgres: PostgresServer, open_pool: OpenPool
+) -> None:
+    """It is not taken for the call's, and a generator is closed where another row is refused."""
+    closed: list[bool] = []
+
+    def late() -> Any:
+        yield (1,)
+        raise TimeoutError("the source's own")
+
+    def wide() -> Any:
+        try:
+            yield (1, 2)
+        finally:
+            closed.append(True)
+
+    pool = await open_pool(postgres.dsn, max_size=1, dialect="postgres")
+    async with pool.acquire() as connection:
+        await connection.execute("CREATE TEMP TABLE copied (a int)")
+        rows = wide()
+        with pytest.raises(UsageError):
+            await connection.copy_records_to_table("copied", records=rows)
+        assert closed == [True]
+        with pytest.raises(TimeoutError, match="the source's own"):
+            await connection.copy_records_to_table("copied", records=late())

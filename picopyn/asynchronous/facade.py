@@ -168,6 +168,7 @@ class PoolFacade(Generic[L]):
 
         Raises:
             NoNodeAvailable: The topology knows no such node, and none of this name was drained.
+            UsageError: The node is no text, or an empty one.
         """
         self._check_open()
         cluster = self._cluster
@@ -343,7 +344,7 @@ class PoolFacade(Generic[L]):
     def _send_to(self, request: Request, role: str | None, where: Mapping[str, Any]) -> None:
         """The caller said where a call goes."""
         if any(value is not None for value in where.values()) or not where.keys() <= Where.__annotations__.keys():
-            request.place = place_of(where, None if role is None else request.role, request.method)
+            request.place = place_of(where, None if role is None else request.role, request.called)
 
     async def _make_factory(
         self, table: str, tier: str | None, columns: Mapping[str, str | int] | None

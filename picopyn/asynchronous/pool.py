@@ -243,9 +243,9 @@ class Pool(PoolFacade[Lifecycle], PublishedNames):
             **where: See `execute`.
         """
         request = self._request("fetchrow", query, args, timeout, role, idempotent)
+        request.word = "fetchval"
         if where:
             self._send_to(request, role, where)
-        request.word = "fetchval"
         run = self._executor.run
         rows = await run(request)
         return rows[0][column] if rows else None
@@ -626,6 +626,7 @@ class Pool(PoolFacade[Lifecycle], PublishedNames):
 
         Raises:
             NoNodeAvailable: The topology knows no such node.
+            UsageError: The node is no text, or an empty one.
             ValueError: The grace is negative, or no number.
         """
         self._check_open()

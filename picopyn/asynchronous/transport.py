@@ -21,6 +21,7 @@ from typing import Any
 import asyncpg
 
 from picopyn.asynchronous import tls
+from picopyn.asynchronous.asked_password import ask_for_password
 from picopyn.asynchronous.background import unlamented
 from picopyn.asynchronous.config_files import PasswordFile
 from picopyn.asynchronous.connection import Connection, NamelessConnection
@@ -33,7 +34,7 @@ from picopyn.asynchronous.stragglers import Stragglers
 from picopyn.dialects.base import Capability, Dialect, Purpose
 from picopyn.errors import AuthenticationFailed, Fault
 from picopyn.routing.credentials import PAUSE, Credentials
-from picopyn.settings import Password, PoolSettings
+from picopyn.settings import PoolSettings
 from picopyn.tls import Attempt
 
 _LOG = logging.getLogger("picopyn.asynchronous.transport")
@@ -291,11 +292,11 @@ class Dialer:
                 options["record_class"] = settings.record_class
         return options
 
-    def _password(self, address: Address) -> Password | Callable[[], str | None]:
+    def _password(self, address: Address) -> str | Callable[[], Any]:
         """What asyncpg is given: never None, for then it would look into the environment and files by itself."""
         password = self._settings.password
         if password is not None:
-            return password
+            return password if isinstance(password, str) else functools.partial(ask_for_password, password)
         host, port = address
         return functools.partial(self._passwords.find, self.names.get(address, host), port, self._database, self._user)
 

@@ -257,9 +257,13 @@ def _check_types(node: object, key: object, tier: object, bucket: object) -> Non
         raise UsageError(f"key= takes a ShardingKey, not {type(key).__name__}; sharding_key_factory() makes them")
     for word, value in (("node", node), ("tier", tier)):
         if value is not None and (not isinstance(value, str) or not value):
-            raise UsageError(f"{word}= takes a name, not {'an empty one' if value == '' else type(value).__name__}")
+            raise _no_name(word, value)
     if bucket is not None and (type(bucket) is not int or bucket < 1):
         raise UsageError("bucket= takes an integer of at least 1")
+
+
+def _no_name(word: str, value: object) -> UsageError:
+    return UsageError(f"{word}= takes a name, not {'an empty one' if value == '' else type(value).__name__}")
 
 
 def find(wanted: str, snapshot: TopologySnapshot, others: Iterable[Node] = ()) -> Node:
@@ -272,7 +276,10 @@ def find(wanted: str, snapshot: TopologySnapshot, others: Iterable[Node] = ()) -
 
     Raises:
         NoNodeAvailable: The topology knows no such node.
+        UsageError: It is no text, or an empty one.
     """
+    if not isinstance(wanted, str) or not wanted:
+        raise _no_name("node", wanted)
     nodes = snapshot.all_nodes()
     for node in (*nodes, *others):
         if wanted in (node.name, node.uuid, node.address):

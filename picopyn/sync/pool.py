@@ -248,9 +248,9 @@ class Pool(PoolFacade[Lifecycle], PublishedNames):
             **where: See `execute`.
         """
         request = self._request("fetchrow", query, args, timeout, role, idempotent)
+        request.word = "fetchval"
         if where:
             self._send_to(request, role, where)
-        request.word = "fetchval"
         rows = call(request, self._executor)
         return rows[0][column] if rows else None
 
@@ -601,6 +601,7 @@ class Pool(PoolFacade[Lifecycle], PublishedNames):
 
         Raises:
             NoNodeAvailable: The topology knows no such node.
+            UsageError: The node is no text, or an empty one.
             ValueError: The grace is negative, or no number.
         """
         self._check_open()

@@ -15,7 +15,7 @@ import pytest
 from picopyn.asynchronous import Pool
 from picopyn.asynchronous.acquired import AcquiredConnection
 from picopyn.asynchronous.borrowed import Cursor, CursorFactory, PreparedStatement
-from picopyn.errors import ConfigError, PoolClosed
+from picopyn.errors import ConfigError, NoNodeAvailable, PoolClosed, UsageError
 from picopyn.routing.sharding import ShardingKey
 from picopyn.settings import PoolSettings
 from picopyn.testing import PostgresServer, black_hole
@@ -276,6 +276,50 @@ async def test_a_grace_that_is_none_is_refused(postgres: PostgresServer, open_po
     with pytest.raises(ValueError, match="grace must be"):
         await pool.close(grace)
     assert await pool.fetchval("SELECT 1") == 1
+
+
+@pytest.mark.parametrize("facade", FACADES, indirect=True)
+@pytest.mark.parametrize("way", ["plain", "awaited"])
+async def test_a_password_that_is_no_text_is_named_by_its_type(
+    postgres: PostgresServer, pool_class: Any, facade: str, way: str
+) -> None:
+    """What the function gave is not told, and nothing is sent."""
+
+    def plain() -> Any:
+        return 731946
+
+    async def awaited() -> Any:
+        return plain()
+
+    pool = pool_class(postgres.dsn, password=plain if way == "plain" else awaited)
+    with pytest.raises(NoNodeAvailable, match=r"password: the function .* must give a text, but it gave int") as caught:
+        await pool.open()
+    assert "731946" not in str(caught.value)
+    await pool.close()
+
+
+@pytest.mark.parametrize("facade", FACADES, indirect=True)
+async def test_a_node_to_drain_that_is_no_name_is_refused(postgres: PostgresServer, open_pool: OpenPool) -> None:
+    """Like that of any other call; the pool goes on."""
+    pool = await open_pool(postgres.dsn)
+    wrong: list[tuple[Any, str]] = [(None, "NoneType"), (3, "int"), ("", "an empty one")]
+    for node, what in wrong:
+        with pytest.raises(UsageError, match=f"node= takes a name, not {what}"):
+            await pool.drain(node)
+        with pytest.raises(UsageError, match=f"node= takes a name, not {what}"):
+            pool.undrain(node)
+    assert await pool.fetchval("SELECT 1") == 1
+
+
+@pytest.mark.parametrize("facade", FACADES, indirect=True)
+async def test_a_keyword_that_there_is_not_is_told_by_the_method_that_was_called(
+    postgres: PostgresServer, open_pool: OpenPool
+) -> None:
+    """`fetchval` sends what `fetchrow` sends, but that is not what the caller wrote."""
+    pool = await open_pool(postgres.dsn)
+    for name in ("execute", "fetch", "fetchrow", "fetchval"):
+        with pytest.raises(TypeError, match=rf"{name}\(\) got an unexpected keyword argument 'bogus'"):
+            await getattr(pool, name)("SELECT 1", bogus=1)
 
 
 # a closed pool

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Final
 
-from picopyn.errors import UsageError
+from picopyn.errors import UsageError, led_to
 
 #: Most ranges of positions that a text names.
 MOST_RANGES: Final = 5
@@ -107,18 +107,8 @@ class BulkReport:
         Returns:
             None when there is none: no load was interrupted, or it had not begun.
         """
-        seen: set[int] = set()
-        rest: list[BaseException | None] = [error]
-        while rest:
-            here = rest.pop()
-            if here is None or id(here) in seen:
-                continue
-            seen.add(id(here))
-            report = getattr(here, "report", None)
-            if isinstance(report, cls):
-                return report
-            rest += (here.__context__, here.__cause__)
-        return None
+        reports = (getattr(each, "report", None) for each in led_to(error))
+        return next((report for report in reports if isinstance(report, cls)), None)
 
     def put_on(self, error: BaseException) -> None:
         """Let an interruption carry it, as `error.report`."""

@@ -25,7 +25,7 @@ write whose connection broke is a `ConnectionLost` and an `OutcomeUnknown` ([`Wr
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
@@ -161,6 +161,27 @@ class NoNodeAvailable(PicopynError):  # noqa: N818 - the promised name
 
     def __reduce__(self) -> tuple[type[NoNodeAvailable], tuple[str, dict[str, str], str]]:
         return type(self), (self.message, self.reasons, self.mode)
+
+
+def led_to(
+    error: BaseException, is_apart: Callable[[BaseException], bool] = lambda _: False
+) -> Iterator[BaseException]:
+    """An error, and those that led to it (`__cause__`, `__context__`), each once.
+
+    Args:
+        error: The error.
+        is_apart: Of which others nothing is to be told, nor of what led to them.
+    """
+    seen: set[int] = set()
+    rest: list[BaseException | None] = [error]
+    while rest:
+        here = rest.pop()
+        if here is None or id(here) in seen:
+            continue
+        seen.add(id(here))
+        if not is_apart(here):
+            yield here
+            rest += (here.__context__, here.__cause__)
 
 
 class Fault(Enum):

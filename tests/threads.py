@@ -209,10 +209,6 @@ class _Connection(_Awaited):
         source = _stepwise(source, asyncio.get_running_loop()) if inspect.isasyncgen(source) else source
         return await self._threads.call(self._inner.copy_to_table, table, source=source, **options)
 
-    async def copy_records_to_table(self, table: str, *, records: Any, **options: Any) -> Any:
-        records = _stepwise(records, asyncio.get_running_loop()) if inspect.isasyncgen(records) else records
-        return await self._threads.call(self._inner.copy_records_to_table, table, records=records, **options)
-
     async def copy_from_query(self, query: str, *args: Any, output: Any, **options: Any) -> Any:
         loop = asyncio.get_running_loop()
         sink = partial(_here, loop, output) if inspect.iscoroutinefunction(output) else output

@@ -90,7 +90,7 @@ class CopiedRows(Rows):
                 rows.close()
 
 
-class AwaitedRows(AsyncIterator[Any]):
+class AwaitedCopyRows(AsyncIterator[Any]):
     """Rows for a COPY that are awaited one by one.
 
     Args:

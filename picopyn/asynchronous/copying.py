@@ -21,7 +21,7 @@ from typing import Any
 
 from asyncpg.exceptions import ConnectionDoesNotExistError
 
-from picopyn.asynchronous.brought_rows import AwaitedRows, CopiedRows
+from picopyn.asynchronous.brought_rows import AwaitedCopyRows, CopiedRows
 from picopyn.asynchronous.lendable import LendableConnection
 from picopyn.engine.failures import mark_as_callers
 from picopyn.errors import UsageError
@@ -34,7 +34,7 @@ class CopyingConnection(LendableConnection):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._copied: CopiedRows | AwaitedRows | None = None
+        self._copied: CopiedRows | AwaitedCopyRows | None = None
 
     async def copy_records_to_table(
         self, table_name: str, *, records: Any, timeout: float | None = None, **options: Any
@@ -44,12 +44,12 @@ class CopyingConnection(LendableConnection):
         if isinstance(records, CopiedRows):
             return await self._copy_rows(copy, records, timeout, table_name, **options)
         if isinstance(records, AsyncIterable):
-            return await self._copy_rows(copy, AwaitedRows(records), timeout, table_name, **options)
+            return await self._copy_rows(copy, AwaitedCopyRows(records), timeout, table_name, **options)
         with CopiedRows(records) as rows:
             return await self._copy_rows(copy, rows, timeout, table_name, **options)
 
     async def _copy_rows(
-        self, copy: Any, rows: CopiedRows | AwaitedRows, timeout: float | None, table_name: str, **options: Any
+        self, copy: Any, rows: CopiedRows | AwaitedCopyRows, timeout: float | None, table_name: str, **options: Any
     ) -> Any:
         self._copied = rows
         try:

@@ -17,6 +17,8 @@ from itertools import pairwise
 from types import FrameType, TracebackType
 from typing import Any, Final, NoReturn
 
+from picopyn.errors import led_to
+
 #: The mark of errors that are known to come from a handler.
 _INTERRUPTION: Final = "picopyn_interruption"
 #: Functions of these kinds do nothing when they are called, so none of them is a handler.
@@ -41,22 +43,13 @@ def interruption_in(error: BaseException) -> BaseException | None:
     What is raised while an interruption is on its way out hides it. What the caller is just handling is not looked at:
     it came before.
     """
-    above: set[FrameType] | None = None
-    seen: set[int] = set()
-    rest: list[BaseException | None] = [error]
-    while rest:
-        here = rest.pop()
-        if here is None or id(here) in seen:
-            continue
-        seen.add(id(here))
-        if here is not error:
-            above = set(_above(sys._getframe(1))) if above is None else above
-            if here.__traceback__ is not None and here.__traceback__.tb_frame in above:
-                continue
-        if _has_left_a_handler(here):
-            return here
-        rest += [here.__context__, here.__cause__]
-    return None
+    above = set(_above(sys._getframe(1)))
+
+    def came_before(other: BaseException) -> bool:
+        trace = other.__traceback__
+        return other is not error and trace is not None and trace.tb_frame in above
+
+    return next(filter(_has_left_a_handler, led_to(error, came_before)), None)
 
 
 def raise_as_it_was(interruption: BaseException) -> NoReturn:

@@ -7,7 +7,7 @@ the calling thread.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import AsyncIterable, Callable, Iterable, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -195,8 +195,8 @@ class Connection:
         """Copy rows of values into a table, in the binary format."""
         options: dict[str, Any] = {"columns": columns, "schema_name": schema_name, "where": where}
         with CopiedRows(records) as rows:
-            copy = self._wire.copy_records_to_table
-            return str(self._wire.run_within(timeout, copy, table_name, records=rows, **options))
+            options["records"] = records if isinstance(records, AsyncIterable) else rows  # those are awaited inside
+            return str(self._wire.run_within(timeout, self._wire.copy_records_to_table, table_name, **options))
 
     # what the server says unasked
 

@@ -1,13 +1,16 @@
-"""A buffer that is kept, in front of asyncpg's protocol, on asyncio's own event loop.
+"""No object of 256 KiB for each reply, on asyncio's own event loop.
 
 asyncio reads every reply of a plain protocol into a new object of 256 KiB and shrinks it. With glibc that is an mmap,
 an mremap and an munmap for each reply, about 28 µs, unless something else has raised malloc's threshold before
-(`measurements.md` section 1, finding 1). A `BufferedProtocol` says where to read to instead: here a buffer of 64 KiB
-that all connections of an event loop share, since reading and handing over are one step there.
+(`measurements.md` section 1, finding 1). The transport of a socket keeps that size in an attribute, `max_size`: with 64
+KiB the memory comes from the heap, and nothing stands between the transport and asyncpg.
 
-It is put in place after the hand-shake, through the public `Transport.set_protocol`. uvloop has a buffer of its own and
-is left alone. If an asyncpg release hides what is needed, connections work without it, and one warning says so;
-`tests/asynchronous/test_buffered.py` finds that release first.
+A transport without it (that of TLS) gets a `BufferedProtocol`, which says where to read to: a buffer that all
+connections of an event loop share, since reading and handing over are one step there. It costs about 1 µs a reply.
+
+Both are done after the hand-shake, the second through the public `Transport.set_protocol`. uvloop has a buffer of its
+own and is left alone. If a release of asyncpg or Python hides what is needed, connections work without it, and one
+warning says so; `tests/asynchronous/test_buffered.py` finds that release first.
 """
 
 from __future__ import annotations
@@ -85,10 +88,10 @@ def both(listener: Callable[[bytes], None], behind: Any) -> Callable[[bytes], No
 
 
 def put_in_front(transport: Any, protocol: Any) -> bool:
-    """Put the buffer in front of a protocol whose hand-shake is done, if its loop is asyncio's own.
+    """Let a protocol whose hand-shake is done read into less than asyncio would make, if its loop is asyncio's own.
 
     Returns:
-        Whether it was put there.
+        Whether it does from now on.
     """
     loop = asyncio.get_running_loop()
     if not isinstance(loop, asyncio.SelectorEventLoop):
@@ -96,6 +99,9 @@ def put_in_front(transport: Any, protocol: Any) -> bool:
     try:
         if transport.get_protocol() is not protocol:
             raise TypeError("the transport belongs to another protocol")
+        if hasattr(transport, "max_size"):
+            transport.max_size = BUFFER_SIZE
+            return True
         buffer = _buffers.get(loop)
         if buffer is None:
             buffer = _buffers[loop] = memoryview(bytearray(BUFFER_SIZE))

@@ -1,15 +1,60 @@
-"""One timer for all deadlines that come in the order in which they are set: of waiting calls, and of statements.
+"""One timer for many deadlines of an event loop.
 
-They nearly all are: calls have the same limits. And nearly none of them ever comes. A timer for each would only be made
-and cancelled, which costs more than the rest of a deadline; one that is out of order gets its own.
+Nearly none of them ever comes. A timer for each would only be made and cancelled, which costs more than the rest of a
+deadline.
 """
 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
+from math import inf
 from typing import Any, Protocol
 from weakref import WeakKeyDictionary
+
+
+def clock_of(loop: asyncio.AbstractEventLoop) -> Callable[[], float]:
+    """What tells the time of an event loop; what asyncio's own loops only pass on is asked without them."""
+    passed_on = getattr(type(loop), "time", None) is asyncio.BaseEventLoop.time
+    return time.monotonic if passed_on else loop.time
+
+
+class Alarm:
+    """A timer that is set for the first of many deadlines, and stays when that has become void.
+
+    Args:
+        loop: Whose clock counts.
+        look: Called when it rings, with the moment; ends what has to end by then, and gives the next moment.
+
+    Attributes:
+        rings_at: When it rings, on the loop's clock; infinity while it is not set.
+    """
+
+    __slots__ = ("_call_at", "_clock", "_look", "_timer", "rings_at")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, look: Callable[[float], float]) -> None:
+        self.rings_at = inf
+        self._call_at = loop.call_at
+        self._clock = clock_of(loop)
+        self._look = look
+        self._timer: asyncio.TimerHandle | None = None
+
+    def ring_at(self, moment: float) -> None:
+        """Set it anew; infinity: it does not ring."""
+        if self._timer is not None:
+            self._timer.cancel()
+        call_at = self._call_at
+        self._timer = call_at(moment, self._ring) if moment < inf else None
+        self.rings_at = moment
+
+    def _ring(self) -> None:
+        clock = self._clock
+        now = max(clock(), self.rings_at)  # by the timer's own measure
+        self._timer, self.rings_at = None, inf
+        following = self._look(now)
+        if following < self.rings_at:
+            self.ring_at(following)
 
 
 class Limited(Protocol):
@@ -21,56 +66,46 @@ class Limited(Protocol):
 
 
 class Deadlines:
-    """The deadlines on one event loop.
-
-    The timer stays when nothing is left to wait for: it is set anew when it rings, if then there is something.
+    """Deadlines that come in the order in which they are set, as nearly all do: calls have the same limits.
 
     Args:
         loop: Whose clock counts.
     """
 
-    __slots__ = ("_call_at", "_entered", "_last", "_rings_at", "_time", "_timer")
+    __slots__ = ("_alarm", "_entered", "_last")
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._call_at = loop.call_at
+        self._alarm = Alarm(loop, self._expire)
         self._entered: dict[Limited, float] = {}
         self._last = 0.0
-        self._rings_at = 0.0
-        self._time = loop.time
-        self._timer: asyncio.TimerHandle | None = None
 
     def enter(self, limited: Limited, deadline: float) -> bool:
         """Have somebody told when his deadline has come; False when another's comes later that was set before."""
-        entered = self._entered
+        entered, alarm = self._entered, self._alarm
         if deadline < self._last and entered:
             return False
         self._last = deadline
         entered[limited] = deadline
-        if self._timer is None or deadline < self._rings_at:
-            self._set(deadline)
+        if deadline < alarm.rings_at:
+            alarm.ring_at(deadline)
         return True
 
     def leave(self, limited: Limited) -> None:
         """It does not matter any more."""
         self._entered.pop(limited, None)
 
-    def _set(self, deadline: float) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        call_at = self._call_at
-        self._timer, self._rings_at = call_at(deadline, self._ring), deadline
+    def _expire(self, now: float) -> float:
+        """Tell those whose deadlines have come.
 
-    def _ring(self) -> None:
-        """Tell those whose deadlines have come, by the timer's own measure; for the next one, set it again."""
-        time = self._time
-        now = max(time(), self._rings_at)
-        self._timer = None
+        Returns:
+            The next one.
+        """
         for limited, deadline in tuple(self._entered.items()):
             if deadline > now:
-                self._set(deadline)
-                return
+                return deadline
             self.leave(limited)
             limited.expire()
+        return inf
 
 
 _deadlines: WeakKeyDictionary[Any, Deadlines] = WeakKeyDictionary()
@@ -82,39 +117,3 @@ def deadlines_of(loop: asyncio.AbstractEventLoop) -> Deadlines:
     if found is None:
         found = _deadlines[loop] = Deadlines(loop)
     return found
-
-
-class StatementLimit:
-    """The time limit of the statement that runs on one connection, which asyncpg takes for a timer of its loop.
-
-    Args:
-        loop: The loop; a second timer at the same time is made there.
-    """
-
-    __slots__ = ("_call", "_deadlines", "_loop", "_time")
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._call: tuple[Callable[..., object], tuple[Any, ...]] | None = None
-        self._deadlines = deadlines_of(loop)
-        self._loop = loop
-        self._time = loop.time
-
-    def call_later(self, delay: float, callback: Callable[..., object], *args: Any, **more: Any) -> Any:
-        """Have a call made so many seconds from now; what it gives can be cancelled."""
-        time = self._time
-        if self._call is None and not more and self._deadlines.enter(self, time() + delay):
-            self._call = callback, args
-            return self
-        return self._loop.call_later(delay, callback, *args, **more)
-
-    def cancel(self) -> None:
-        """The statement has ended."""
-        self._call = None
-        self._deadlines.leave(self)
-
-    def expire(self) -> None:
-        """Its time is over."""
-        call, self._call = self._call, None
-        if call is not None:
-            callback, args = call
-            callback(*args)

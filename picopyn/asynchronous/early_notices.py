@@ -12,11 +12,9 @@ to `_process_log_message` of whatever `set_connection` named last, keeps only a 
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from picopyn.asynchronous.deadlines import StatementLimit
 from picopyn.asynchronous.password_gate import Doorkeeper, Entry
 
 
@@ -40,7 +38,6 @@ class ListeningLoop:
         self._ear = None if on_notice is None else _Ear(on_notice)
         # What every call on a connection needs is at hand.
         self.create_future = behind.create_future
-        self.call_later = StatementLimit(asyncio.get_running_loop()).call_later
         self.time = behind.time
 
     def __getattr__(self, name: str) -> Any:

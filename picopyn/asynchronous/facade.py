@@ -26,7 +26,7 @@ from picopyn.engine.key_factories import make_factory
 from picopyn.engine.key_fetch import FetchOptions, KeyFetch
 from picopyn.engine.loan import no_transactions
 from picopyn.engine.place import Place, Where, find, place_of
-from picopyn.engine.request import Request, check_text
+from picopyn.engine.request import Request, check_text, make_request
 from picopyn.engine.resolution import Resolution
 from picopyn.engine.row_sources import GivenRows, RowSource
 from picopyn.engine.statistics import pool_stats
@@ -354,7 +354,7 @@ class PoolFacade(Generic[L]):
 
     def _loan_request(self, timeout: float | None, place: Place) -> Request:
         self._check_open()
-        request = Request("acquire", "", (), place.role or self._default_role)
+        request = make_request("acquire", "", (), place.role or self._default_role)
         if timeout is not None:
             self._limit(request, timeout)
         return request
@@ -367,7 +367,7 @@ class PoolFacade(Generic[L]):
         where: Mapping[str, Any],
         known: PreparedStatementMetadata | None,
     ) -> RouteExplanation:
-        request = Request("explain_route", query, args, self._role(role))
+        request = make_request("explain_route", query, args, self._role(role))
         self._send_to(request, role, where)
         request.asked = True
         return self._there(lambda: explain(request, known, self._executor, self._cluster))

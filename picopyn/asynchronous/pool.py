@@ -23,7 +23,7 @@ from picopyn.asynchronous.row_sources import AwaitedRows
 from picopyn.asynchronous.transaction import PoolTransaction, attempt
 from picopyn.bulk_report import BulkReport
 from picopyn.engine.place import ANYHOW, HowToExecute, Place, Where
-from picopyn.engine.request import Request, check_text
+from picopyn.engine.request import Request, check_text, make_request
 from picopyn.engine.row_sources import GivenRows, checked
 from picopyn.engine.runtime import status_of
 from picopyn.engine.transaction import check_work
@@ -658,11 +658,12 @@ class Pool(PoolFacade[Lifecycle], PublishedNames):
     ) -> Request:
         if _get_running_loop() is not self._life.home:
             self._check_open()
-        request = Request(method, query, args, self._default_role if role is None else self._role(role), idempotent)
+        wanted = self._default_role if role is None else self._role(role)
+        request = make_request(method, query, args, wanted, idempotent)
         if timeout is not None:
             self._limit(request, timeout)
         elif self._command_timeout is not None:  # what `_limit` does as well: two calls less for every call
-            now = self._cluster.runtime.now
+            now = self._executor.now
             request.timeout = limit = self._command_timeout
             request.deadline = now() + limit
         return request

@@ -12,7 +12,7 @@ from typing import Any
 
 from picopyn.asynchronous import transport
 from picopyn.asynchronous.background import unlamented
-from picopyn.asynchronous.deadlines import deadlines_of
+from picopyn.asynchronous.deadlines import Alarm, clock_of, deadlines_of
 from picopyn.asynchronous.task_waiter import TaskWaiter
 from picopyn.dialects.base import Purpose
 from picopyn.engine.runtime import Job, Link
@@ -78,7 +78,7 @@ class AsyncioRuntime:
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._deadlines = deadlines_of(self._loop)
-        self.now: Callable[[], float] = self._loop.time
+        self.now = clock_of(self._loop)
         self._open_connection = open_connection
         self._restore = restore
 
@@ -89,6 +89,10 @@ class AsyncioRuntime:
     def waiter(self) -> TaskWaiter[Any]:
         """A new waiter."""
         return TaskWaiter(self._loop, self._deadlines)
+
+    def alarm(self, look: Callable[[float], float]) -> Alarm:
+        """An alarm on the loop."""
+        return Alarm(self._loop, look)
 
     def post(self, step: Callable[[], object]) -> None:
         """Take a step where the state of the cluster lives: here."""

@@ -3,7 +3,8 @@
 Between `fetch` and the protocol asyncpg makes four coroutines, a closure and a guard for each call, about 3 µs
 (`docs/adr/0002`). What they do for a statement that lies in the connection's cache fits in a few lines here;
 everything else goes asyncpg's way: a first use, a `record_class`, a query logger, a connection that is closed. A pool
-`ask`s, which makes no coroutine at all, and decides itself what to do about a statement that is outdated.
+`ask`s, which makes no coroutine at all, and decides itself what to do about a statement that is outdated, or whose time
+is over.
 
 It leans on asyncpg's internals: the entries of the statement cache, which are closed with the connection,
 `bind_execute`, which refuses a connection that is lost, and which errors make it prepare again.
@@ -17,7 +18,12 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, TypeVar
 
 import asyncpg
-from asyncpg.exceptions import DataError, InvalidCachedStatementError, OutdatedSchemaCacheError
+from asyncpg.exceptions import (
+    ConnectionDoesNotExistError,
+    DataError,
+    InvalidCachedStatementError,
+    OutdatedSchemaCacheError,
+)
 from asyncpg.protocol import NO_TIMEOUT
 
 from picopyn.asynchronous.outdated_types import give_up, is_refusal
@@ -44,21 +50,28 @@ class ShortWayConnection(asyncpg.Connection):
         self._touch: Callable[[Any], None] = self._entries.move_to_end
         self._row_class: Any = self._protocol.get_record_class()
 
-    def ask(self, method: str, query: str, args: Sequence[Any], timeout: float | None) -> Awaitable[Any]:
+    def ask(self, method: str, query: str, args: Sequence[Any], deadline: float | None) -> Awaitable[Any]:
         """Send what a pool's method has to send; see the engine's `Link`."""
         key = query, self._row_class, False  # what `_known` does, and less: a connection that is lost has no entries
         find, touch = self._find, self._touch
         entry = find(key)
         shape = SHAPES.get(method)
         if entry is None or shape is None or not args or self._query_loggers:
-            return self._ask_anew(method, query, args, timeout)
+            return self._ask_anew(method, query, args, deadline)
         touch(key)
         limit, with_status = shape
+        timeout = None if deadline is None else NO_TIMEOUT  # the engine looks at the clock
         answer: Awaitable[Any] = self._protocol.bind_execute(entry._statement, args, "", limit, with_status, timeout)
         return answer
 
-    async def _ask_anew(self, method: str, query: str, args: Sequence[Any], timeout: float | None) -> Any:
-        answer = await getattr(self, method)(query, *args, timeout=timeout)
+    async def _ask_anew(self, method: str, query: str, args: Sequence[Any], deadline: float | None) -> Any:
+        timeout = None if deadline is None else max(deadline - self._loop.time(), 0.001)
+        try:
+            answer = await getattr(self, method)(query, *args, timeout=timeout)
+        except AttributeError as error:
+            if self._protocol is not None:
+                raise
+            raise ConnectionDoesNotExistError("connection was closed between two requests") from error
         if method != "fetchrow":
             return answer
         return [] if answer is None else [answer]

@@ -28,7 +28,7 @@ from picopyn.engine.bulk_rows import Chunk, Machinery, Sorter, WrongRow, check_r
 from picopyn.engine.crew import Crew
 from picopyn.engine.interruptions import is_interruption
 from picopyn.engine.load_book import Book
-from picopyn.engine.request import EXECUTEMANY, EXECUTEMANY_FRESHLY, Request
+from picopyn.engine.request import EXECUTEMANY, EXECUTEMANY_FRESHLY, Request, make_request
 from picopyn.engine.row_acks import RowAcks
 from picopyn.engine.row_sources import RowSource
 from picopyn.errors import UsageError
@@ -217,10 +217,11 @@ class BulkLoad:
     async def _load(self, chunk: Chunk) -> None:
         """Send one chunk, and note what became of its rows."""
         options, acks = self._options, RowAcks()
+        how = options.role, options.idempotent
         if options.one_by_one:
-            request = Request(EXECUTEMANY_FRESHLY, self._query, (chunk.rows, acks), options.role, options.idempotent)
+            request = make_request(EXECUTEMANY_FRESHLY, self._query, (chunk.rows, acks), *how)
         else:
-            request = Request(EXECUTEMANY, self._query, (chunk.rows,), options.role, options.idempotent)
+            request = make_request(EXECUTEMANY, self._query, (chunk.rows,), *how)
         request.place = chunk.place
         self._limit(request)
         chunk.request = request

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from contextlib import suppress
 from functools import partial
+from math import inf
 from random import Random
 from typing import Any
 
@@ -417,6 +418,7 @@ class Cluster:
                 await self.changes.wait(deadline)
         await self.runtime.settle(closing, goodbye)
         self._pools.terminate("shutdown")
+        self.flights.alarm.ring_at(inf)
         last = self.runtime.now() + _LAST_TURNS
         await self.runtime.settle(closing, last)
         await self.jobs.settle(last)
@@ -428,6 +430,7 @@ class Cluster:
         """Drop everything at once."""
         links = self._shut()
         self._pools.terminate("shutdown")
+        self.flights.alarm.ring_at(inf)
         for link in links:  # those of the probes belong to no pool
             link.terminate()
 

@@ -42,9 +42,6 @@ class _Verdict(Enum):
     PLAN_AGAIN = "make a new plan"
 
 
-#: What a call gets that is sent although its time is over (seconds).
-LEAST_TIME: Final = 0.001
-
 #: A name costs a call less than the member of an enumeration.
 _ANSWERED: Final = _Verdict.ANSWERED
 _LEADER: Final = Role.LEADER
@@ -79,12 +76,14 @@ class Executor:
         journal: Where calls are counted and told.
 
     Attributes:
+        now: The clock that deadlines are on.
         run: Runs one call; see [`Run`][picopyn.engine.executor.Run] for what it raises.
     """
 
     def __init__(
         self, cluster: Cluster, routes: RouteTable, learner: Learner, dialect: Dialect, journal: Journal
     ) -> None:
+        self._alarm = cluster.flights.alarm
         self._changes = cluster.changes
         self._cluster = cluster
         sharded = Capability.SHARDED in dialect.capabilities
@@ -94,8 +93,7 @@ class Executor:
         self._dialect = dialect
         self._express = self._router.express
         self._journal = journal
-        self._pools = cluster.pools_by_key
-        self._now = cluster.runtime.now
+        self.now = cluster.runtime.now
         self._lender = Lender(cluster, dialect, journal)
         self._waits = Waits(cluster, self._router, journal)
 
@@ -186,7 +184,7 @@ class Executor:
             return None
         if deadline is None:
             limit = self._cluster.settings.acquire_timeout
-            deadline = None if limit is None else self._now() + limit
+            deadline = None if limit is None else self.now() + limit
         if anew:
             self._router.forget(query)
         try:
@@ -239,13 +237,11 @@ class Executor:
             return await self._try_again(request, version)
         request.node = pool.node
         request.link = link
-        left = None
-        if request.deadline is not None:
-            now = self._now
-            left = request.deadline - now()
-            left = left if left > LEAST_TIME else LEAST_TIME
+        alarm, deadline = self._alarm, request.deadline
         try:
-            result = await link.ask(request.method, request.query, request.args, left)
+            if deadline is not None and deadline < alarm.rings_at:
+                alarm.ring_at(deadline)
+            result = await link.ask(request.method, request.query, request.args, deadline)
         except BaseException as error:
             return await self._go_on(request, plan, (pool, link, error), version)
         if not settle(link):
@@ -294,7 +290,7 @@ class Executor:
             if request.losses:
                 candidates = self._cluster.without_doubtful(candidates)
             for candidate in candidates:
-                pool = self._pools.get(candidate.key) or self._cluster.pool(candidate)
+                pool = self._cluster.pools_by_key.get(candidate.key) or self._cluster.pool(candidate)
                 request.elsewhere = candidate is not candidates[-1]
                 link = pool.try_take(request) or await self._waits.for_link(request, pool, version)
                 if link is not None:
@@ -319,9 +315,10 @@ class Executor:
                 await self._waits.pause(request, rounds, version)
 
     def _send(self, request: Request, link: Link) -> Awaitable[Any]:
-        deadline = request.deadline
-        left = None if deadline is None else max(deadline - self._now(), LEAST_TIME)
-        return link.ask(request.method, request.query, request.args, left)
+        alarm, deadline = self._alarm, request.deadline
+        if deadline is not None and deadline < alarm.rings_at:
+            alarm.ring_at(deadline)
+        return link.ask(request.method, request.query, request.args, deadline)
 
     # failures
 
@@ -346,14 +343,15 @@ class Executor:
             request.broke = True
             pool.drop(link, "state_unknown")
             raise error
-        if isinstance(error, TimeoutError) and error.errno is None:
+        if self._is_late(request, error):
             pool.drop(link, "timeout")
             self._cluster.suspect(pool.node, "a call timed out")
             repeatable = self._repeatable(request)
             request.tried(pool.node, "sent", "no answer by the deadline")
             if not repeatable:
                 self._journal.outcome_lost(pool.node, "timeout")
-            raise failures.timed_out(request, pool.node, repeatable=repeatable) from error
+            cause = None if request.overdue else error
+            raise failures.timed_out(request, pool.node, repeatable=repeatable) from cause
         fault = self._cluster.fault(error)
         if self._cluster.runtime.fault(error) is None:
             pool.give(link)
@@ -365,6 +363,12 @@ class Executor:
             self._journal.retried(pool.node, Fault.NOT_LEADER, request.sent)
             return _Verdict.PLAN_AGAIN, None
         return await self._act(request, pool.node, error, fault, ended), None
+
+    def _is_late(self, request: Request, error: Exception) -> bool:
+        """Whether a call failed because its time was over; what the server says of it in the last moment counts."""
+        if request.overdue:
+            return self._cluster.runtime.fault(error) is not None
+        return isinstance(error, TimeoutError) and error.errno is None
 
     async def _prepare_again(
         self, request: Request, pool: NodePool, link: Link, *, stale: bool
@@ -393,7 +397,7 @@ class Executor:
         request.tried(node, failures.how_far(Fault.MISROUTED), failures.why(Fault.MISROUTED, error, None))
         self._journal.retried(node, Fault.MISROUTED, request.refusals)
         self._router.doubt(request)
-        patience, now = self._waits.patience(request), self._now()
+        patience, now = self._waits.patience(request), self.now()
         if patience is not None and now >= patience:
             raise request.annotate(error)
         version = self._changes.version

@@ -5,6 +5,9 @@ Picodata leaves a statement hanging that waited for a leader when it died, altho
 was not sent to its own owner, in that replicaset's tier, gets a short grace, and is then ended. Calls at a node that
 hangs are ended too; that is decided by [`watch`][picopyn.routing.watch].
 
+So are calls whose time is over; one alarm rings for the first of them. A timer for each call would be made and
+cancelled for nothing nearly every time.
+
 A call is ended by dropping its connection. Its request keeps the reason for the error; the first one counts. Nothing
 is written down for a call that flies: a pool's accounts know who holds a connection, and a request where it was sent.
 """
@@ -13,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from math import inf
 
 from picopyn.engine.node_pool import NodePool
 from picopyn.engine.request import Request
@@ -36,11 +40,15 @@ class Flights:
         runtime: The world.
         drop: Drops a connection, wherever it belongs.
         pools: All node pools, as of now.
+
+    Attributes:
+        alarm: Rings when the time of a call is over while a server has it.
     """
 
-    __slots__ = ("_drop", "_pools", "_runtime")
+    __slots__ = ("_drop", "_pools", "_runtime", "alarm")
 
     def __init__(self, runtime: Runtime, drop: Callable[[Link], None], pools: Callable[[], Iterable[NodePool]]) -> None:
+        self.alarm = runtime.alarm(self._end_overdue)
         self._runtime = runtime
         self._drop = drop
         self._pools = pools
@@ -96,6 +104,24 @@ class Flights:
         if request is not None and request.end_reason is None:
             request.end_reason = reason
         self._drop(link)
+
+    def _end_overdue(self, now: float) -> float:
+        """End the calls whose time is over, and have the server told.
+
+        Returns:
+            The next moment at which that of a call is.
+        """
+        following = inf
+        for pool in self._pools():
+            for link, request in self.aloft([pool]):
+                if request.deadline is None:
+                    continue
+                if request.deadline <= now:
+                    request.overdue = True
+                    pool.interrupt(link, request)
+                else:
+                    following = min(following, request.deadline)
+        return following
 
 
 def _may_hang(request: Request, replicasets: frozenset[str], tiers: frozenset[str | None]) -> bool:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from picopyn.dialects.base import Dialect, TableKey
 from picopyn.engine.executor import Executor
 from picopyn.engine.place import count_of
-from picopyn.engine.request import Request
+from picopyn.engine.request import make_request
 from picopyn.errors import NotSupported, UsageError
 from picopyn.routing.plan import Role
 from picopyn.routing.route import RouteKind
@@ -60,7 +60,7 @@ async def _read(executor: Executor, dialect: Dialect, table: str) -> TableKey | 
     """What the catalogue says; None when it may not be read, or says what is not understood."""
     assert dialect.table_keys is not None
     try:
-        rows = await executor.run(Request("fetch", dialect.table_keys.QUESTION, (table,), Role.LEADER))
+        rows = await executor.run(make_request("fetch", dialect.table_keys.QUESTION, (table,), Role.LEADER))
     except Exception as error:
         if getattr(error, "sqlstate", None) is None:
             raise
@@ -81,7 +81,7 @@ async def _learn(
     words = dialect.table_keys
     assert words is not None
     if columns is None:
-        rows = await executor.run(Request("fetch", words.columns_question(table), (), Role.LEADER))
+        rows = await executor.run(make_request("fetch", words.columns_question(table), (), Role.LEADER))
         columns = words.read_columns(rows)[:MOST_COLUMNS]
     metadata = await executor.learned(words.select_by(table, columns)) if columns else None
     route = None if metadata is None else metadata.route

@@ -12,7 +12,7 @@ from uuid import UUID
 from picopyn.engine import failures
 from picopyn.engine.bulk_rows import Chunk, Machinery
 from picopyn.engine.crew import Crew
-from picopyn.engine.request import Request
+from picopyn.engine.request import make_request
 from picopyn.errors import FetchIncomplete, UsageError
 from picopyn.routing.key_texts import KeyText, read_key_text
 from picopyn.routing.plan import Role
@@ -104,7 +104,7 @@ class KeyFetch:
         options, now = self._options, self._runtime.now
         for chunk in chunks:
             query, args = text.text(text.size(len(chunk.rows))), text.arguments(chunk.rows)
-            request = Request("fetch", query, args, options.role, options.idempotent)
+            request = make_request("fetch", query, args, options.role, options.idempotent)
             request.place, request.word = chunk.place, "fetch_by_keys"
             if deadline is not None:
                 request.limit(max(deadline - now(), 0.001), now(), own=options.own_timeout)

@@ -22,7 +22,9 @@ MANY: Final = frozenset({EXECUTEMANY, EXECUTEMANY_FRESHLY})
 
 
 class Request:
-    """One routed call. It is owned by the executor's loop that runs it.
+    """One routed call, made by [`make_request`][picopyn.engine.request.make_request].
+
+    It is owned by the executor's loop that runs it.
 
     Attributes:
         method: Name of the connection's method: `fetch`, `execute`, …
@@ -43,6 +45,7 @@ class Request:
         refusals: Attempts that a node refused because it would have had to send the statement on.
         broke: An attempt lost its connection after it was sent, whoever ended it.
         ended: The attempt in flight was ended by us, because it may hang for ever.
+        overdue: The attempt in flight was ended by us, because its time was over.
         end_reason: Why the connection of the attempt in flight was dropped by us; None while it was not.
         prepared_again: Its prepared statement was renewed.
         refused_since: When it was first refused because its leader changes, on the runtime's clock; None: it was not.
@@ -74,29 +77,22 @@ class Request:
     refusals: int = 0
     broke: bool = False
     ended: bool = False
+    overdue: bool = False
     end_reason: str | None = None
     prepared_again: bool = False
     refused_since: float | None = None
     attempts: tuple[str, ...] = ()
     not_again: str = ""
 
-    def __init__(
-        self,
-        method: str,
-        query: str,
-        args: Sequence[Any],
-        role: Role,
-        idempotent: bool | None = None,
-    ) -> None:
-        self.method = method
-        self.query = query
-        self.args = args
-        self.role = role
-        self.idempotent = idempotent
-        # Every call is asked for these, and of an instance that costs less.
-        self.place: Destination | None = None
-        self.deadline: float | None = None
-        self.waited = False
+    # What every call is asked for, `make_request` sets.
+    method: str
+    query: str
+    args: Sequence[Any]
+    role: Role
+    idempotent: bool | None
+    place: Destination | None
+    deadline: float | None
+    waited: bool
 
     def limit(self, timeout: float, now: float, own: bool = True) -> None:
         """Set the limit for the whole call.
@@ -149,6 +145,20 @@ class Request:
         if self.not_again:
             error.add_note(f"picopyn: {self.not_again}")
         return error
+
+
+def make_request(method: str, query: str, args: Sequence[Any], role: Role, idempotent: bool | None = None) -> Request:
+    """A call, as it begins; parameters as the attributes. A class with `__init__` would cost each call more."""
+    request = Request()
+    request.method = method
+    request.query = query
+    request.args = args
+    request.role = role
+    request.idempotent = idempotent
+    request.place = None
+    request.deadline = None
+    request.waited = False
+    return request
 
 
 def check_text(query: object, method: str) -> None:

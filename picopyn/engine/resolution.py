@@ -15,7 +15,7 @@ from typing import Any, Final
 from picopyn.engine.cluster import Cluster
 from picopyn.engine.executor import Executor
 from picopyn.engine.place import Place
-from picopyn.engine.request import Request
+from picopyn.engine.request import make_request
 from picopyn.routing.plan import Role
 from picopyn.topology import Node
 
@@ -86,7 +86,7 @@ class Resolution:
         return Fate.UNKNOWN
 
     async def _ask(self, node: Node, mark: Sequence[Any], seconds: float) -> Fate:
-        request = Request("fetch", self._fate, tuple(mark), Role.ANY, idempotent=True)
+        request = make_request("fetch", self._fate, tuple(mark), Role.ANY, idempotent=True)
         request.place = Place(node=node.uuid)
         request.limit(seconds, self._cluster.runtime.now())
         try:

@@ -37,14 +37,15 @@ class Link(Protocol):
     Besides what is asked of it here, it passes arguments and results through.
     """
 
-    def ask(self, method: str, query: str, args: Sequence[Any], timeout: float | None) -> Awaitable[Any]:
+    def ask(self, method: str, query: str, args: Sequence[Any], deadline: float | None) -> Awaitable[Any]:
         """Send what a pool's method has to send.
 
         Args:
             method: `fetch`, `fetchrow`, `execute`, `executemany` or `executemany_freshly`.
             query: Statement text.
             args: Its arguments; of the last two, what the connection's method of that name takes.
-            timeout: Limit (seconds), or None.
+            deadline: Until when, on the runtime's clock, or None. Where the runtime has an alarm, the connection is
+                dropped then, and this need not end by itself.
 
         Returns:
             The driver's answer: of `fetch` and `fetchrow` a list of rows, which of `fetchrow` has one at most; of
@@ -133,6 +134,21 @@ class Waiter(Protocol[T]):
         ...
 
 
+class Alarm(Protocol):
+    """Rings at the first of many deadlines.
+
+    Attributes:
+        rings_at: When it rings, on the runtime's clock; a deadline that comes before has to be told. Infinity: it is
+            not set; minus infinity: no deadline need be told.
+    """
+
+    rings_at: float
+
+    def ring_at(self, moment: float) -> None:
+        """Set it anew; infinity: it does not ring."""
+        ...
+
+
 class Job(Protocol):
     """A background job; it has a name and an owner that ends it."""
 
@@ -166,6 +182,17 @@ class Runtime(Protocol):
 
     def waiter(self) -> Waiter[Any]:
         """A new waiter of the calling party."""
+        ...
+
+    def alarm(self, look: Callable[[float], float]) -> Alarm:
+        """A new alarm for the deadlines of calls that are with a server.
+
+        Args:
+            look: Called when it rings, with the moment; ends what has to end by then, and gives the next moment.
+
+        Returns:
+            The alarm; one that never rings where callers look at the clock themselves.
+        """
         ...
 
     def post(self, step: Callable[[], object]) -> None:

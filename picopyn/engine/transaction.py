@@ -20,7 +20,7 @@ from picopyn.engine.cluster import Cluster
 from picopyn.engine.executor import Executor
 from picopyn.engine.journal import Journal
 from picopyn.engine.loan import Loan
-from picopyn.engine.request import Request
+from picopyn.engine.request import Request, make_request
 from picopyn.engine.resolution import Fate, Resolution
 from picopyn.errors import AcquireTimeout, Fault, OutcomeUnknown
 from picopyn.routing.plan import Role
@@ -199,4 +199,4 @@ def check_work(work: Any, *, awaited: bool) -> None:
 
 def new_request(role: Role) -> Request:
     """The call, for its limit and for what is told of its attempts."""
-    return Request("run_transaction", "", (), role)
+    return make_request("run_transaction", "", (), role)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -52,14 +53,14 @@ class Link:
 
     # calls, by the names the engine has for them; a node pool has just looked whether the connection is closed
 
-    async def ask(self, method: str, query: str, args: tuple[Any, ...], timeout: float | None) -> Any:
+    async def ask(self, method: str, query: str, args: tuple[Any, ...], deadline: float | None) -> Any:
         """Send what a pool's method has to send; see the engine's `Link`."""
         if method not in SHAPES:
-            return self.wire.run_many(getattr(self.wire, method)(query, *args, timeout=timeout))
+            return self.wire.run_many(getattr(self.wire, method)(query, *args, timeout=_left(deadline)))
         if not args and method == "execute":
-            return self.wire.simple_query(query, timeout)
+            return self.wire.simple_query(query, _left(deadline))
         limit, with_status = SHAPES[method]
-        return self.wire.request_now(query, args, limit, timeout, with_status)
+        return self.wire.request_now(query, args, limit, deadline, with_status)
 
     # lending
 
@@ -79,3 +80,7 @@ class Link:
             self.wire.run(self.wire.close(timeout=timeout))
         except (OSError, TimeoutError):
             self.wire.terminate()
+
+
+def _left(deadline: float | None) -> float | None:
+    return None if deadline is None else max(deadline - time.monotonic(), 0.001)

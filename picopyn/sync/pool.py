@@ -26,7 +26,7 @@ from picopyn.asynchronous.transport import Dialer
 from picopyn.bulk_report import BulkReport
 from picopyn.dialects.base import Dialect
 from picopyn.engine.place import ANYHOW, HowToExecute, Place, Where
-from picopyn.engine.request import Request, check_text
+from picopyn.engine.request import Request, check_text, make_request
 from picopyn.engine.row_sources import GivenRows, checked
 from picopyn.engine.runtime import Runtime, status_of
 from picopyn.engine.transaction import check_work
@@ -635,12 +635,13 @@ class Pool(PoolFacade[Lifecycle], PublishedNames):
             self._check_open()
         if _get_running_loop() is not None:
             self._warn_about_the_loop()
-        request = Request(method, query, args, self._default_role if role is None else self._role(role), idempotent)
+        wanted = self._default_role if role is None else self._role(role)
+        request = make_request(method, query, args, wanted, idempotent)
         if timeout is not None:
             self._limit(request, timeout)
         elif self._command_timeout is not None:  # what `_limit` does as well: two calls less for every call
-            request.timeout = self._command_timeout
-            request.deadline = time.monotonic() + self._command_timeout
+            request.timeout = limit = self._command_timeout
+            request.deadline = time.monotonic() + limit
         return request
 
     def _take(self, timeout: float | None, place: Place, origin: traceback.StackSummary | None) -> AcquiredConnection:

@@ -10,13 +10,14 @@ import threading
 import time
 from collections.abc import Callable, Coroutine, Iterable
 from functools import partial
+from math import inf
 from typing import Any
 
 from picopyn.asynchronous import transport
 from picopyn.asynchronous.runtime import AsyncioRuntime
 from picopyn.asynchronous.sessions import Sessions
 from picopyn.dialects.base import Purpose
-from picopyn.engine.runtime import Job, Waiter
+from picopyn.engine.runtime import Alarm, Job, Waiter
 from picopyn.errors import Fault
 from picopyn.sync.control_thread import ControlThread
 from picopyn.sync.driving import drive
@@ -60,6 +61,10 @@ class ThreadsRuntime:
     def waiter(self) -> Waiter[Any]:
         """A new waiter of the calling party: a thread that blocks, or a task of the control thread."""
         return self._there.waiter() if threading.get_ident() == self._control.ident else ThreadWaiter()
+
+    def alarm(self, look: Callable[[float], float]) -> Alarm:
+        """None: a caller waits for his answer himself, and not longer than he may."""
+        return _NEVER
 
     def post(self, step: Callable[[], object]) -> None:
         """Take a step on the control thread."""
@@ -113,6 +118,18 @@ class ThreadsRuntime:
     def fault(self, error: BaseException) -> Fault | None:
         """What an error of the connection itself means."""
         return transport.fault(error)
+
+
+class _Silent:
+    """An alarm that need not be told anything."""
+
+    rings_at = -inf
+
+    def ring_at(self, moment: float) -> None:
+        """Nothing rings."""
+
+
+_NEVER = _Silent()
 
 
 def _nothing(_: object) -> None:

@@ -160,35 +160,38 @@ class Wire(Connection):
         Returns:
             The rows, or with the status: rows, status, and whether these are all rows.
         """
+        deadline = None
+        if type(timeout) is float and timeout > 0:
+            deadline = time.monotonic() + timeout
+        elif timeout is not None or self._has_limit:
+            deadline = self._deadline(timeout)
         if self.is_closed():
-            seconds = self._limit_of(timeout)
-            return self._request_anew(query, args, limit, timeout, record_class, with_status, seconds)
-        return self.request_now(query, args, limit, timeout, with_status, record_class)
+            return self._request_anew(query, args, limit, deadline, record_class, with_status)
+        return self.request_now(query, args, limit, deadline, with_status, record_class)
 
     def request_now(
         self,
         query: str,
         args: tuple[Any, ...],
         limit: int,
-        timeout: float | None,
+        deadline: float | None,
         with_status: bool = False,
         record_class: Any = None,
     ) -> Any:
-        """The same for who has just looked whether it is closed: that is a call into the system, which adds up."""
+        """The same for who has just looked whether it is closed: that is a call into the system, which adds up.
+
+        Until a moment on the monotonic clock, or None: what the connection has.
+        """
         protocol: Any = self._protocol
         key = query, record_class or self._row_class, False  # as in `ShortWayConnection.ask`
         find, touch = self._find, self._touch
         entry = find(key)
         if entry is None or protocol is None or self._telling or self._query_loggers:
-            seconds = self._limit_of(timeout)
-            return self._request_anew(query, args, limit, timeout, record_class, with_status, seconds)
+            return self._request_anew(query, args, limit, deadline, record_class, with_status)
         touch(key)
         statement = entry._statement
-        deadline = None
-        if type(timeout) is float and timeout > 0:
-            deadline = time.monotonic() + timeout
-        elif timeout is not None or self._has_limit:
-            deadline = self._deadline(timeout)
+        if deadline is None and self._has_limit:
+            deadline = self._deadline(None)
         coroutine = protocol.bind_execute(statement, args, "", limit, with_status, NO_TIMEOUT)
         try:
             return self.caller.step(coroutine, self.stream, deadline)
@@ -197,28 +200,24 @@ class Wire(Connection):
         except DataError as error:
             if not is_refusal(error) or not give_up(self, statement):
                 raise
-        rest = None if deadline is None else max(deadline - time.monotonic(), 0.001)
-        return self._request_anew(query, args, limit, timeout, record_class, with_status, rest)
+        return self._request_anew(query, args, limit, deadline, record_class, with_status)
 
     def _request_anew(
         self,
         query: str,
         args: tuple[Any, ...],
         limit: int,
-        timeout: float | None,
+        deadline: float | None,
         record_class: Any,
         with_status: bool,
-        seconds: float | None,
     ) -> Any:
         """Several requests, perhaps, of which asyncpg would give each all of the time.
 
         While one is being cancelled it is asyncpg that has to give up: it then drops the connection.
         """
-        if seconds is not None:
-            timeout = seconds
-        if self._telling is not None:
-            seconds = None
-        return self.run(self._request(query, args, limit, timeout, record_class, with_status), seconds)
+        rest = None if deadline is None else max(deadline - time.monotonic(), 0.001)
+        request = self._request(query, args, limit, rest, record_class, with_status)
+        return self.run(request, None if self._telling is not None else rest)
 
     def _bind_execute(self, statement: Any, args: tuple[Any, ...], limit: int, timeout: float | None) -> Any:
         protocol: Any = self._protocol
@@ -229,8 +228,7 @@ class Wire(Connection):
 
     def _deadline(self, timeout: float | None) -> float | None:
         """The end of a call that has so many seconds, or what the connection has."""
-        protocol: Any = self._protocol
-        seconds = protocol._get_timeout(timeout)
+        seconds = self._limit_of(timeout)
         return None if seconds is None else time.monotonic() + seconds
 
     def simple_query(self, query: str, timeout: float | None) -> str:

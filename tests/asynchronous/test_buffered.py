@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Iterator
+from typing import Any
 
 import asyncpg
 import pytest
@@ -70,6 +71,30 @@ async def test_the_end_of_a_connection_is_seen(server: PostgresServer) -> None:
     await asyncio.wait_for(ended, 5)
     assert connection.is_closed()
     await other.close()
+
+
+async def test_asyncios_own_transport_reads_less_at_once(connection: Connection) -> None:
+    """Nothing stands in between there; what has no such size gets a front with a buffer."""
+    transport: Any = connection._transport
+    assert type(transport).max_size == 262_144, "asyncio has another size now: measure whether it still matters"
+    assert transport.max_size == BUFFER_SIZE
+    assert transport.get_protocol() is connection._protocol
+
+    class Other:
+        """As a transport of TLS."""
+
+        def __init__(self, protocol: asyncio.BaseProtocol) -> None:
+            self.protocol = protocol
+
+        def get_protocol(self) -> asyncio.BaseProtocol:
+            return self.protocol
+
+        def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
+            self.protocol = protocol
+
+    other = Other(connection._protocol)
+    assert put_in_front(other, connection._protocol)
+    assert isinstance(other.protocol, BufferedFront)
 
 
 async def test_what_cannot_be_buffered_works_without_and_warns_once(caplog: pytest.LogCaptureFixture) -> None:

@@ -504,7 +504,8 @@ async def test_res_timers(watch: Watch, full_size: bool) -> None:
 
         await asyncio.gather(*(work() for _ in range(10)))
         far = [handle for handle in loop._scheduled if not handle.cancelled() and handle.when() > loop.time() + 100]
-        assert all("_StatementCache" in repr(handle) for handle in far)  # one for each cached statement
+        others = [handle for handle in far if "_StatementCache" not in repr(handle)]  # one for each cached statement
+        assert len(others) <= 2  # the pool's alarm, and the one of those who wait
         assert len(far) <= 4 * 2
         # asyncio keeps cancelled handles until they are many; it sweeps them itself
         assert len(loop._scheduled) < 300

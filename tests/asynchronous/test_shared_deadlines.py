@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from picopyn.asynchronous.deadlines import Deadlines, StatementLimit
+from picopyn.asynchronous.deadlines import Alarm, Deadlines
 from picopyn.asynchronous.task_waiter import TaskWaiter
 
 
@@ -107,30 +107,28 @@ def test_everybody_ends_when_he_should(seed: int) -> None:
     run(test)
 
 
-def test_statements_of_many_connections_share_one_timer() -> None:
-    """Each ends when its time is over, unless it was answered; whatever is out of order has a timer of its own."""
+def test_an_alarm_rings_for_the_first_of_many() -> None:
+    """It is set anew only for a sooner moment, and after it has rung for the one it is told; infinity stops it."""
 
     async def test(loop: Clockwork) -> None:
-        over: list[tuple[str, float]] = []
-        limits = [StatementLimit(loop) for _ in range(50)]
-        for round_ in range(3):
-            timers = [
-                limit.call_later(30.0, lambda name: over.append((name, loop.time())), f"{round_} {number}")
-                for number, limit in enumerate(limits)
-            ]
-            assert timers == limits
-            for timer in timers[1:] if round_ == 2 else timers:
-                timer.cancel()
-        assert loop.timers == 1
-        second = limits[0].call_later(10.0, lambda: over.append(("a second one", loop.time())))
-        sooner = limits[1].call_later(5.0, lambda: over.append(("sooner", loop.time())))
-        assert second is not limits[0]
-        assert sooner is not limits[1]
-        await asyncio.sleep(60)
-        assert over == [("sooner", 105.0), ("a second one", 110.0), ("2 0", 130.0)]
-        limits[0].cancel()  # as asyncpg does after its time is over
-        assert limits[0].call_later(1.0, lambda: over.append(("again", loop.time()))) is limits[0]
-        await asyncio.sleep(60)
-        assert over[-1] == ("again", 161.0)
+        ahead = [130.0, 160.0]
+        rang: list[float] = []
+
+        def look(now: float) -> float:
+            rang.append(now)
+            return next((moment for moment in ahead if moment > now), inf)
+
+        alarm = Alarm(loop, look)
+        for moment in (130.0, 160.0, 110.0, 140.0):
+            if moment < alarm.rings_at:
+                alarm.ring_at(moment)
+        assert loop.timers == 2
+        await asyncio.sleep(100)
+        assert rang == [110.0, 130.0, 160.0]
+        assert alarm.rings_at == inf
+        alarm.ring_at(loop.time() + 5)
+        alarm.ring_at(inf)
+        await asyncio.sleep(10)
+        assert len(rang) == 3
 
     run(test)

@@ -12,7 +12,7 @@ import pytest
 from picopyn.asynchronous.runtime import AsyncioJob
 from picopyn.engine.loan import Loan
 from picopyn.engine.place import Place
-from picopyn.engine.request import Request
+from picopyn.engine.request import Request, make_request
 from picopyn.errors import AcquireTimeout, CallTimeout
 from picopyn.routing.plan import Role
 from tests.cancelling import cancel_everywhere, nothing_left_behind
@@ -133,7 +133,7 @@ STEPS: list[Step] = [
 
 
 def request() -> Request:
-    return Request("acquire", "", (), Role.LEADER)
+    return make_request("acquire", "", (), Role.LEADER)
 
 
 @pytest.mark.parametrize("step", STEPS, ids=lambda step: step.__name__)

@@ -243,3 +243,45 @@ async def test_a_call_that_ran_long_before_its_connection_broke_may_still_wait()
     assert await second == "i11"
     assert asyncio.get_running_loop().time() > 100
     await close(world)
+
+
+@jumping
+@pytest.mark.parametrize("answer", ["in time", server_error("23505", "duplicate key")])
+async def test_what_the_server_says_in_the_last_moment_counts(answer: Any) -> None:
+    """It arrives in the very turn in which the time of the call is over."""
+    world = await opened(max_size=1)
+    loop = asyncio.get_running_loop()
+    links: list[Any] = []
+
+    def reply() -> None:
+        if isinstance(answer, Exception):
+            links[0]._running.set_exception(answer)
+        else:
+            links[0].reply(answer)
+
+    loop.call_at(loop.time() + 1.5, reply)  # set before the alarm, so it comes first
+    world.servers["i11"].answers = [lambda link: links.append(link) or HANG]
+    (ended,) = await asyncio.gather(world.call(WRITE, AT_R1, timeout=1.5), return_exceptions=True)
+    assert ended is answer
+    assert links[0].closed
+    await close(world)
+
+
+@jumping
+async def test_a_call_without_a_limit_is_let_alone_when_that_of_another_is_over() -> None:
+    """One alarm rings for all; it ends whose time is over, and rings again for the next."""
+    world = await opened(max_size=3)
+    world.servers["i11"].answers = [HANG, HANG, HANG]
+    unlimited = world.call(READ, AT_R1)
+    long, short = world.call(READ, AT_R1, timeout=40), world.call(READ, AT_R1, timeout=20)
+    error, when = await ended(short)
+    assert isinstance(error, CallTimeout)
+    assert when == pytest.approx(20)
+    assert not long.done()
+    error, when = await ended(long)
+    assert isinstance(error, CallTimeout)
+    assert when == pytest.approx(40)
+    await asyncio.sleep(60)
+    assert not unlimited.done()
+    unlimited.cancel()
+    await close(world)

@@ -13,7 +13,7 @@ from picopyn.dialects.base import Purpose
 from picopyn.engine.failures import mark_as_callers
 from picopyn.engine.node_pool import HookFailed
 from picopyn.engine.place import Place
-from picopyn.engine.request import Request
+from picopyn.engine.request import make_request
 from picopyn.errors import (
     AcquireTimeout,
     AuthenticationFailed,
@@ -381,7 +381,7 @@ async def test_a_cancelled_call_drops_its_connection(world: World) -> None:
 
 async def test_a_connection_closed_for_a_borrowers_own_error_speaks_against_no_node(world: World) -> None:
     """This side has closed it, and is told so when it is too late to say why."""
-    loan = await world.executor.acquire(Request("acquire", "", (), Role.LEADER), Place(node="i11"))
+    loan = await world.executor.acquire(make_request("acquire", "", (), Role.LEADER), Place(node="i11"))
     loan.begin("copy_from_query")
     error = ValueError("the sink is full")
     mark_as_callers(error)

@@ -12,7 +12,7 @@ import pytest
 from picopyn.engine.express import Express
 from picopyn.engine.node_pool import NodePool
 from picopyn.engine.place import Place
-from picopyn.engine.request import Request
+from picopyn.engine.request import make_request
 from picopyn.engine.route_table import CompiledRoute
 from picopyn.engine.runtime import Link, Waiter
 from picopyn.errors import PoolClosed
@@ -98,7 +98,7 @@ async def test_a_borrower_has_the_pool_in_whose_queue_he_stands(world: World, mo
         return turn
 
     monkeypatch.setattr(NodePool, "queue", queue_as_it_leaves)
-    loan = await world.executor.acquire(Request("acquire", "", (), Role.LEADER), Place(node="i11"))
+    loan = await world.executor.acquire(make_request("acquire", "", (), Role.LEADER), Place(node="i11"))
     assert loan.pool is pool
     loan.release()
     await settle()

@@ -20,7 +20,7 @@ from picopyn.engine.cluster import Cluster
 from picopyn.engine.executor import Executor
 from picopyn.engine.express import Express
 from picopyn.engine.journal import Journal
-from picopyn.engine.request import Request
+from picopyn.engine.request import Request, make_request
 from picopyn.engine.route_table import RouteTable
 from picopyn.engine.row_acks import RowAcks
 from picopyn.engine.runtime import Leftovers
@@ -119,8 +119,8 @@ class Link:
         for listener in self._listeners:
             asyncio.get_running_loop().call_soon(listener, self)
 
-    def ask(self, method: str, query: str, args: Sequence[Any], timeout: float | None) -> Awaitable[Any]:
-        answer: Awaitable[Any] = getattr(self, method)(query, *args, timeout=timeout)
+    def ask(self, method: str, query: str, args: Sequence[Any], deadline: float | None) -> Awaitable[Any]:
+        answer: Awaitable[Any] = getattr(self, method)(query, *args)  # the engine looks at the clock
         return answer
 
     def heed(self, error: BaseException, query: str) -> bool:
@@ -383,7 +383,7 @@ class World:
         method: str = "fetch",
     ) -> Request:
         """A call that is not started yet."""
-        request = Request(method, query, args, role, idempotent)
+        request = make_request(method, query, args, role, idempotent)
         if timeout is not None:
             request.limit(timeout, self.cluster.runtime.now())
         return request

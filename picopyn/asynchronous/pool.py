@@ -185,7 +185,8 @@ class Pool(PoolFacade[Lifecycle], PublishedNames):
                 return await self._split(query, args, timeout, role, idempotent, where)
             self._send_to(request, role, where)
         run = self._executor.run
-        return status_of(await run(request))
+        await run(request)
+        return status_of(request.answer)
 
     async def fetch(
         self,
@@ -201,7 +202,8 @@ class Pool(PoolFacade[Lifecycle], PublishedNames):
         if where:
             self._send_to(request, role, where)
         run = self._executor.run
-        result: list[Any] = await run(request)
+        await run(request)
+        result: list[Any] = request.answer
         return result
 
     async def fetchrow(
@@ -218,7 +220,8 @@ class Pool(PoolFacade[Lifecycle], PublishedNames):
         if where:
             self._send_to(request, role, where)
         run = self._executor.run
-        rows = await run(request)
+        await run(request)
+        rows = request.answer
         return rows[0] if rows else None
 
     async def fetchval(
@@ -247,7 +250,8 @@ class Pool(PoolFacade[Lifecycle], PublishedNames):
         if where:
             self._send_to(request, role, where)
         run = self._executor.run
-        rows = await run(request)
+        await run(request)
+        rows = request.answer
         return rows[0][column] if rows else None
 
     async def executemany(

@@ -60,7 +60,8 @@ class Crew:
         request.place = _AsLongAsWanted(self, request.place or ANYHOW)
         self._flying[id(request)] = request
         try:
-            return await self._executor.run(request)
+            await self._executor.run(request)
+            return request.answer
         finally:
             self._flying.pop(id(request), None)
 

@@ -24,12 +24,12 @@ from picopyn.engine.refused_arguments import hide_value
 from picopyn.engine.request import Request
 from picopyn.engine.retries import Retries, is_goodbye
 from picopyn.engine.route_table import CompiledRoute, RouteTable
-from picopyn.engine.runtime import Link, Waiter
+from picopyn.engine.runtime import BlockingLink, Link, Waiter
 from picopyn.engine.tallies import Tallies
 from picopyn.engine.waits import Waits
 from picopyn.errors import AuthenticationFailed, ConnectionLost, Fault, PoolClosed
 from picopyn.query_metadata import PreparedStatementMetadata
-from picopyn.routing.plan import OFF_LEADER, Candidate, Plan, Role, Wait
+from picopyn.routing.plan import Candidate, Plan, Role, Wait
 from picopyn.routing.retry import Action
 from picopyn.topology import Node
 
@@ -50,8 +50,10 @@ _LEADER: Final = Role.LEADER
 class Run(Protocol):
     """Runs one call."""
 
-    def __call__(self, request: Request) -> Coroutine[Any, Any, Any]:
-        """Run one call.
+    def __call__(self, request: Request) -> Coroutine[Any, Any, None]:
+        """Run one call; its `answer` is there afterwards.
+
+        It is not what is returned: a coroutine's end without a value needs no exception that carries it.
 
         Raises:
             PoolClosed: The pool was closed meanwhile.
@@ -213,67 +215,87 @@ class Executor:
 
     # running
 
-    async def _run_directly(self, request: Request) -> Any:
+    async def _run_directly(self, request: Request) -> None:
         """Run a call the short way, where that is open to it."""
-        express = self._express
         version = self._changes.version
-        role = request.role
-        if version != express.version or request.place is not None or (role is not _LEADER and role in OFF_LEADER):
-            return await self._run(request)
-        route = express.routes.get(request.query)  # after the look at the version: `open` does it the other way round
-        if route is None:
-            return await self._run(request)
-        bucket_of = route.bucket  # a function that is no method costs less by a name of its own
-        bucket = bucket_of(request.args)
-        owner = None if bucket is None else route.owners[bucket]
-        if owner is None:
-            return await self._run(request)
-        plan, pool = owner
-        try_take, settle = pool.try_take, pool.settle
-        request.route = route
-        request.plan = plan
+        taken = self._express.way(request)
+        if taken is None:
+            await self._run(request)
+            return
+        route, pool = taken
+        try_take, settle = pool.try_take, pool.settle  # functions that are no methods cost less by names of their own
         link = try_take(request) or await self._waits.for_link(request, pool, version)
         if link is None:
-            return await self._try_again(request, version)
+            await self._try_again(request, version)
+            return
         request.node = pool.node
         request.link = link
         alarm, deadline = self._alarm, request.deadline
         try:
             if deadline is not None and deadline < alarm.rings_at:
                 alarm.ring_at(deadline)
-            result = await link.ask(request.method, request.query, request.args, deadline)
+            request.answer = await link.ask(request.method, request.query, request.args, deadline)
         except BaseException as error:
-            return await self._go_on(request, plan, (pool, link, error), version)
+            await self._go_on(request, (pool, link, error), version)
+            return
         if not settle(link):
             pool.pass_on(link)
         route.calls = calls = route.calls + 1
         if calls >= route.check_at:
             self._router.look_closer(route, request)
-        return result
 
-    async def _go_on(
-        self, request: Request, plan: Plan, failure: tuple[NodePool, Link, BaseException], version: int
-    ) -> Any:
+    def start(self, request: Request) -> Coroutine[Any, Any, None] | None:
+        """The same where connections block: no coroutine is needed for as long as nothing is in the way.
+
+        Returns:
+            What is left to be run; None: nothing, there is an answer.
+        """
+        version = self._changes.version
+        taken = self._express.way(request)
+        if taken is None:
+            return self._run(request)
+        route, pool = taken
+        try_take, settle = pool.try_take, pool.settle
+        link: BlockingLink | None = try_take(request)  # type: ignore[assignment]
+        if link is None:
+            return self._run(request)
+        request.node = pool.node
+        request.link = link
+        try:
+            request.answer = link.ask_now(request.method, request.query, request.args, request.deadline)
+        except BaseException as error:
+            return self._go_on(request, (pool, link, error), version)
+        if not settle(link):
+            pool.pass_on(link)
+        route.calls = calls = route.calls + 1
+        if calls >= route.check_at:
+            self._router.look_closer(route, request)
+        return None
+
+    async def _go_on(self, request: Request, failure: tuple[NodePool, Link, BaseException], version: int) -> None:
         """The only candidate of a call's plan has failed it."""
         pool, link, error = failure
-        verdict, result = await self._recover(request, pool, link, error)
-        if verdict is _Verdict.ANSWERED:
+        plan = request.plan
+        verdict = await self._recover(request, pool, link, error)
+        if verdict is _Verdict.ANSWERED and plan is not None:
             pool.give(link)
             self._router.answered(request, plan)
-            return result
+            return
         request.sent_after = None
         if verdict is _Verdict.PLAN_AGAIN:
-            return await self._run(request)
-        return await self._try_again(request, version)
+            await self._run(request)
+            return
+        await self._try_again(request, version)
 
-    async def _try_again(self, request: Request, version: int) -> Any:
+    async def _try_again(self, request: Request, version: int) -> None:
         """The only candidate was tried in vain: wait for a change, but not for long, and make a plan."""
         if version != self._changes.version:
-            return await self._run(request)
+            await self._run(request)
+            return
         await self._waits.pause(request, 1, version)
-        return await self._run(request, rounds=1)
+        await self._run(request, rounds=1)
 
-    async def _run(self, request: Request, rounds: int = 0) -> Any:
+    async def _run(self, request: Request, rounds: int = 0) -> None:
         """Run a call that may have to wait, to ask, or to try several nodes.
 
         Args:
@@ -298,13 +320,13 @@ class Executor:
                     request.link = link
                     verdict = _ANSWERED
                     try:
-                        result = await self._send(request, link)
+                        request.answer = await self._send(request, link)
                     except BaseException as error:
-                        verdict, result = await self._recover(request, pool, link, error)
+                        verdict = await self._recover(request, pool, link, error)
                     if verdict is _ANSWERED:
                         pool.give(link)
                         self._router.answered(request, plan)
-                        return result
+                        return
                     request.sent_after = None
                     if verdict is _Verdict.PLAN_AGAIN:
                         break
@@ -322,13 +344,11 @@ class Executor:
 
     # failures
 
-    async def _recover(
-        self, request: Request, pool: NodePool, link: Link, error: BaseException
-    ) -> tuple[_Verdict, Any]:
+    async def _recover(self, request: Request, pool: NodePool, link: Link, error: BaseException) -> _Verdict:
         """Decide about a failed attempt.
 
         Returns:
-            What the loop does next, and the result where there is one. Otherwise it raises the caller's error.
+            What the loop does next. Otherwise it raises the caller's error.
         """
         request.go_on()
         hide_value(error)
@@ -358,11 +378,11 @@ class Executor:
         elif ended is None:
             pool.drop(link, "broken")
         if fault is Fault.MISROUTED and pool.purpose is Purpose.STRICT:
-            return await self._look_again(request, pool.node, error), None
+            return await self._look_again(request, pool.node, error)
         if self._router.turns_to_leader(request, pool.purpose, error):
             self._journal.retried(pool.node, Fault.NOT_LEADER, request.sent)
-            return _Verdict.PLAN_AGAIN, None
-        return await self._act(request, pool.node, error, fault, ended), None
+            return _Verdict.PLAN_AGAIN
+        return await self._act(request, pool.node, error, fault, ended)
 
     def _is_late(self, request: Request, error: Exception) -> bool:
         """Whether a call failed because its time was over; what the server says of it in the last moment counts."""
@@ -370,9 +390,7 @@ class Executor:
             return self._cluster.runtime.fault(error) is not None
         return isinstance(error, TimeoutError) and error.errno is None
 
-    async def _prepare_again(
-        self, request: Request, pool: NodePool, link: Link, *, stale: bool
-    ) -> tuple[_Verdict, Any]:
+    async def _prepare_again(self, request: Request, pool: NodePool, link: Link, *, stale: bool) -> _Verdict:
         """The statement was prepared before the schema changed, and nothing was done: once more, freshly prepared.
 
         What the server calls stale may be so of every statement, and of the route; else the connection knows which one.
@@ -383,9 +401,10 @@ class Executor:
             self._router.forget(request.query)
         self._journal.retried(pool.node, Fault.STALE_PLAN, request.sent + 1)
         try:
-            return _Verdict.ANSWERED, await self._send(request, link)
+            request.answer = await self._send(request, link)
         except BaseException as error:
             return await self._recover(request, pool, link, error)
+        return _Verdict.ANSWERED
 
     async def _look_again(self, request: Request, node: Node, error: Exception) -> _Verdict:
         """A node refused to send a keyed call on: the map is outdated, or the route is wrong. Nothing was done.

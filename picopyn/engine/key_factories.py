@@ -6,6 +6,7 @@ A double is hashed in one of several forms, which no catalogue tells: a key with
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from picopyn.dialects.base import Dialect, TableKey
 from picopyn.engine.executor import Executor
@@ -60,7 +61,7 @@ async def _read(executor: Executor, dialect: Dialect, table: str) -> TableKey | 
     """What the catalogue says; None when it may not be read, or says what is not understood."""
     assert dialect.table_keys is not None
     try:
-        rows = await executor.run(make_request("fetch", dialect.table_keys.QUESTION, (table,), Role.LEADER))
+        rows = await _fetch(executor, dialect.table_keys.QUESTION, (table,))
     except Exception as error:
         if getattr(error, "sqlstate", None) is None:
             raise
@@ -81,7 +82,7 @@ async def _learn(
     words = dialect.table_keys
     assert words is not None
     if columns is None:
-        rows = await executor.run(make_request("fetch", words.columns_question(table), (), Role.LEADER))
+        rows = await _fetch(executor, words.columns_question(table), ())
         columns = words.read_columns(rows)[:MOST_COLUMNS]
     metadata = await executor.learned(words.select_by(table, columns)) if columns else None
     route = None if metadata is None else metadata.route
@@ -106,3 +107,9 @@ def _oid(name: str, kind: str | int) -> int:
     if type(oid) is not int or oid not in OIDS.values():
         raise UsageError(f"column {name!r} of a key cannot be of type {kind!r}; known are {', '.join(OIDS)}")
     return oid
+
+
+async def _fetch(executor: Executor, query: str, args: tuple[Any, ...]) -> Any:
+    request = make_request("fetch", query, args, Role.LEADER)
+    await executor.run(request)
+    return request.answer

@@ -56,6 +56,7 @@ class Request:
         node: The node it was sent to last.
         link: The connection it was sent on last; it is with a server while it holds that.
         elsewhere: Where it waits for a connection, another node can serve it as well.
+        answer: The driver's, once there is one.
         attempts: What was tried, one line each, for the notes of the final error.
         not_again: Why it was not sent again although it could be.
     """
@@ -81,6 +82,7 @@ class Request:
     end_reason: str | None = None
     prepared_again: bool = False
     refused_since: float | None = None
+    answer: Any = None
     attempts: tuple[str, ...] = ()
     not_again: str = ""
 

@@ -90,7 +90,8 @@ class Resolution:
         request.place = Place(node=node.uuid)
         request.limit(seconds, self._cluster.runtime.now())
         try:
-            answer = (await self._executor.run(request))[0][0]
+            await self._executor.run(request)
+            answer = request.answer[0][0]
         except Exception as error:  # whatever it was, the transaction is what the caller wants to hear of
             _LOG.warning("%s could not be asked what became of a transaction: %s", node.address, type(error).__name__)
             return Fate.UNKNOWN

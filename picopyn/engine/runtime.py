@@ -110,6 +110,14 @@ class Link(Protocol):
         ...
 
 
+class BlockingLink(Link, Protocol):
+    """A connection of a runtime whose callers are threads."""
+
+    def ask_now(self, method: str, query: str, args: Sequence[Any], deadline: float | None) -> Any:
+        """What `ask` does, in the calling thread; the answer itself."""
+        ...
+
+
 class Waiter(Protocol[T]):
     """One waiting party. Exactly one of `wake`, `fail`, the deadline and `abandon` decides."""
 

@@ -20,15 +20,16 @@ OWN_ERRORS: Final = (PicopynError, asyncpg.PostgresError)
 
 
 def call(request: Request, executor: Executor) -> Any:
-    """Run one call. Interrupted anywhere, by whatever a signal's handler raises, it leaves nothing behind.
+    """Run one call; its answer. Interrupted anywhere, by whatever a signal's handler raises, it leaves nothing behind.
 
     The request comes first: making it refuses what a pool that is not open cannot do, and such a pool has no executor.
     """
-    run = executor.run
     try:
-        run(request).send(None)
-    except StopIteration as end:
-        return end.value
+        rest = executor.start(request)
+        if rest is not None:
+            for _ in rest.__await__():
+                raise _suspended()
+        return request.answer
     except OWN_ERRORS as error:
         hidden = _interruption_in(error)
         if hidden is None:
@@ -41,8 +42,6 @@ def call(request: Request, executor: Executor) -> Any:
     except BaseException:
         executor.forfeit(request)
         raise
-    else:
-        raise _suspended()
     raise interruption
 
 

@@ -55,6 +55,10 @@ class Link:
 
     async def ask(self, method: str, query: str, args: tuple[Any, ...], deadline: float | None) -> Any:
         """Send what a pool's method has to send; see the engine's `Link`."""
+        return self.ask_now(method, query, args, deadline)
+
+    def ask_now(self, method: str, query: str, args: tuple[Any, ...], deadline: float | None) -> Any:
+        """The same, without a coroutine."""
         if method not in SHAPES:
             return self.wire.run_many(getattr(self.wire, method)(query, *args, timeout=_left(deadline)))
         if not args and method == "execute":

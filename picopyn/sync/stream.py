@@ -173,10 +173,9 @@ class Stream(asyncio.Transport):
         Returns:
             Whether it was there in time.
         """
-        # functions that are no methods, or asked for again and again, cost less by names of their own
-        is_there, receive, feed = answer.done, self._sock.receive, self._feed
+        receive, feed = self._sock.receive, self._feed  # functions that are no methods cost less by names of their own
         if self.flush():
-            while not is_there():
+            while not answer.done():
                 try:
                     data = receive(READ_SIZE)
                 except OSError as error:
@@ -186,11 +185,11 @@ class Stream(asyncio.Transport):
                     feed(data)
                 else:
                     self._arrived(data)
-                if is_there():
+                if answer.done():
                     return True
                 if self._rest or (deadline is not None and time.monotonic() >= deadline):
                     break
-        while not is_there():
+        while not answer.done():
             left = PATIENCE if deadline is None else deadline - time.monotonic()
             if left <= 0:
                 return False

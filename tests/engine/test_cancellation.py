@@ -25,7 +25,7 @@ Step = Callable[[World], Coroutine[Any, Any, Any]]
 
 
 def run(world: World, query: str, *args: Any, **options: Any) -> Coroutine[Any, Any, Any]:
-    return world.executor.run(world.request(query, *args, **options))
+    return world.run(world.request(query, *args, **options))
 
 
 def soon(step: Callable[[], None]) -> None:

@@ -172,7 +172,7 @@ async def test_a_wait_after_an_attempt_is_short_under_a_long_command_timeout() -
     world.servers["i11"].answers = [HANG]
     request = world.request(READ, AT_R1, timeout=30)
     request.patience = None  # as a pool does where the limit is not the call's own
-    call = asyncio.create_task(world.executor.run(request))
+    call = asyncio.create_task(world.run(request))
     await settle()
     world.servers["i11"].kill()
     async with asyncio.timeout(3):

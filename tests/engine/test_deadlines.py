@@ -172,7 +172,7 @@ def test_of_two_limits_the_first_to_end_counts(
         await settle()
         request = world.request(READ, AT_R1)
         request.limit(command_timeout, world.cluster.runtime.now(), own=False)
-        error, when = await ended(asyncio.create_task(world.executor.run(request)))
+        error, when = await ended(asyncio.create_task(world.run(request)))
         assert isinstance(error, AcquireTimeout)
         assert f"waited {end:g} s" in str(error)
         assert when == pytest.approx(end)

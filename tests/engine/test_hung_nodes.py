@@ -234,7 +234,7 @@ async def test_a_call_pays_for_no_probe() -> None:
     tasks = asyncio.all_tasks()
     for _ in range(300):
         request = world.request(READ, AT_R1)
-        await world.executor.run(request)
+        await world.run(request)
         assert asyncio.all_tasks() == tasks
         await asyncio.sleep(0.01)
     assert all(server.probed == 0 for server in world.servers.values())

@@ -366,7 +366,12 @@ class World:
     ) -> asyncio.Task[Any]:
         """Start a call in a task of its own."""
         request = self.request(query, *args, role=role, timeout=timeout, idempotent=idempotent)
-        return asyncio.create_task(self.executor.run(request))
+        return asyncio.create_task(self.run(request))
+
+    async def run(self, request: Request) -> Any:
+        """Run a call, and give its answer."""
+        await self.executor.run(request)
+        return request.answer
 
     def calls(self) -> Mapping[str, int]:
         """What was counted of all calls, by reason."""

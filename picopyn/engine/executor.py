@@ -215,14 +215,23 @@ class Executor:
 
     # running
 
-    async def _run_directly(self, request: Request) -> None:
-        """Run a call the short way, where that is open to it."""
-        version = self._changes.version
-        taken = self._express.way(request)
-        if taken is None:
-            await self._run(request)
-            return
-        route, pool = taken
+    async def _run_directly(
+        self, request: Request, known: tuple[CompiledRoute, NodePool] | None = None, version: int = 0
+    ) -> None:
+        """Run a call the short way, where that is open to it.
+
+        Args:
+            request: The call.
+            known: What `Express.way` says of it, where it was asked already.
+            version: Of the cluster's changes, as of before that.
+        """
+        if known is None:
+            version = self._changes.version
+            known = self._express.way(request)
+            if known is None:
+                await self._run(request)
+                return
+        route, pool = known
         try_take, settle = pool.try_take, pool.settle  # functions that are no methods cost less by names of their own
         link = try_take(request) or await self._waits.for_link(request, pool, version)
         if link is None:
@@ -251,14 +260,14 @@ class Executor:
             What is left to be run; None: nothing, there is an answer.
         """
         version = self._changes.version
-        taken = self._express.way(request)
-        if taken is None:
+        known = self._express.way(request)
+        if known is None:
             return self._run(request)
-        route, pool = taken
+        route, pool = known
         try_take, settle = pool.try_take, pool.settle
         link: BlockingLink | None = try_take(request)  # type: ignore[assignment]
         if link is None:
-            return self._run(request)
+            return self._run_directly(request, known, version)
         request.node = pool.node
         request.link = link
         try:

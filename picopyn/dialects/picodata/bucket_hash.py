@@ -23,7 +23,7 @@ from decimal import Decimal
 from typing import Any, Final
 from uuid import UUID
 
-from picopyn.dialects.picodata.bucket_rows import INTEGERS, SEED, compile_rows, hash_of
+from picopyn.dialects.picodata.bucket_rows import INTEGERS, SEED, UUID_HEADER, UUID_OID, compile_rows, hash_of
 from picopyn.dialects.picodata.bucket_rows import pack_int as _pack_int
 
 #: As `picopyn.dialects.base.Encoder`.
@@ -44,7 +44,6 @@ FLOAT8: Final = 701
 VARCHAR: Final = 1043
 TIMESTAMPTZ: Final = 1184
 NUMERIC: Final = 1700
-UUID_OID: Final = 2950
 
 #: The forms of a double: `bound` is the bare parameter (`k = $1`), `cast` the one converted by the statement
 #: (`k = $1::double`); `26.1` is hashed by Tarantool 2.11.8 (Picodata 26.1 and later), `older` by the ones
@@ -289,12 +288,12 @@ _EXTENSION_HEADERS: Final[Mapping[int, bytes]] = {
 def _encode_uuid(value: Any) -> bytes | None:
     """MessagePack extension 2 with the 16 bytes in RFC order."""
     if type(value) is UUID:
-        return b"\xd8\x02" + value.bytes
+        return UUID_HEADER + value.bytes
     if value is None:
         return _NULL
     try:
         raw = _uuid_of_text(value) if type(value) is str else bytes(memoryview(value.bytes))
-        return b"\xd8\x02" + raw if len(raw) == 16 else None
+        return UUID_HEADER + raw if len(raw) == 16 else None
     except Exception:
         return None
 

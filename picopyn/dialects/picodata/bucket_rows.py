@@ -3,18 +3,20 @@
 A load asks for the bucket of every row, so a call of ours per row is too much. What is written here is one expression a
 row, made of functions in C, for each shape that a key mostly has: one or two columns, integers or texts. Every other
 key is put together column by column. Rows for which that does not do (a value of another type, NULL, one out of range)
-are left to the function that does one after the other: only that one knows what asyncpg makes of odd values.
+are left to the function that does one after the other: only that one knows what asyncpg makes of odd values. They take
+a few of their neighbours with them, not the whole batch.
 
 This file decides nothing about bytes: they are those of `bucket_hash`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import repeat
-from operator import itemgetter
+from operator import add, attrgetter, itemgetter
 from typing import Any, Final, cast
+from uuid import UUID
 
 import mmh3
 import msgspec
@@ -37,6 +39,14 @@ pack_int: Final[Callable[[int], bytes]] = msgspec.msgpack.Encoder().encode
 #: The integer types, with their least and greatest value.
 INTEGERS: Final = {21: (-(2**15), 2**15 - 1), 23: (-(2**31), 2**31 - 1), 20: (-(2**63), 2**63 - 1)}
 TEXTS: Final = (25, 1043)
+UUID_OID: Final = 2950
+#: What stands before the 16 bytes of a UUID.
+UUID_HEADER: Final = b"\xd8\x02"
+
+#: Rows that go through all steps together: so few that what is made on the way stays in the processor's caches.
+STRETCH: Final = 1024
+#: Rows that go one after the other where one of them is odd.
+FEW: Final = 32
 
 _GREATEST: Final = 2**63 - 1
 #: The kinds of columns that have expressions of their own. Smaller integers are rare: Picodata has one type of them.
@@ -72,9 +82,16 @@ def compile_rows(
         try:
             return fast(rows) if rows else []
         except _ODD:
-            return otherwise(rows)
+            if len(rows) <= FEW:
+                return otherwise(rows)
+            pieces = _pieces(rows, STRETCH if len(rows) > STRETCH else FEW)
+            return [slot for some in pieces for slot in slots(some)]
 
     return slots
+
+
+def _pieces(rows: Sequence[Any], step: int) -> Iterator[Sequence[Any]]:
+    return (rows[first : first + step] for first in range(0, len(rows), step))
 
 
 # An integer is looked at: True and an IntEnum have the bytes of something else. A text need not be: the method refuses
@@ -146,12 +163,21 @@ def _any(
     """Column by column: whatever the columns are."""
     columns = [_literal(part) if isinstance(part, bytes) else _column(part, encoder) for part in parts]
 
-    def slots(rows: Sequence[Any]) -> list[int]:
-        encoded = [column(rows) for column in columns]
-        return [hash_of(key, SEED) % count for key in map(b"".join, zip(*encoded, strict=True))]
+    return lambda rows: [
+        hash_of(key, SEED) % count
+        for some in _pieces(rows, STRETCH)
+        for key in _joined([column(some) for column in columns])
+    ]
 
-    return slots
 
+def _joined(encoded: list[Iterable[bytes]]) -> Iterable[bytes]:
+    if len(encoded) == 1:
+        return encoded[0]
+    return map(add, *encoded) if len(encoded) == 2 else map(b"".join, zip(*encoded, strict=True))
+
+
+_integer_of: Final = attrgetter("int")
+_bytes_of: Final[Callable[[int, int, str], bytes]] = int.to_bytes  # type: ignore[assignment]
 
 #: The encoded values of one column of the key.
 _Column = Callable[[Sequence[Any]], Iterable[bytes]]
@@ -168,16 +194,24 @@ def _column(part: tuple[int, int, str], encoder: Callable[[int, str], Encoder]) 
         return partial(_integers, value, *INTEGERS[oid])
     if oid in TEXTS:
         return lambda rows: map(str.encode, map(value, rows))
-    encode = encoder(oid, form)
-    null = encode(None)
+    by_itself = partial(_one_by_one, encoder(oid, form))
+    if oid == UUID_OID:
+        return lambda rows: _uuids(list(map(value, rows)), by_itself)
+    return lambda rows: by_itself(list(map(value, rows)))
 
-    def column(rows: Sequence[Any]) -> Iterable[bytes]:
-        encoded = list(map(encode, map(value, rows)))
-        if None in encoded or null in encoded:
-            raise TypeError("not all have a place by themselves")
-        return cast(list[bytes], encoded)
 
-    return column
+def _one_by_one(encode: Encoder, values: list[Any]) -> Iterable[bytes]:
+    encoded = list(map(encode, values))
+    if None in encoded or encode(None) in encoded:
+        raise TypeError("not all have a place by themselves")
+    return cast(list[bytes], encoded)
+
+
+def _uuids(values: list[Any], otherwise: Callable[[list[Any]], Iterable[bytes]]) -> Iterable[bytes]:
+    """Python's own, by the integers that they are: `bytes` would be a function of Python's for each."""
+    if set(map(type, values)) != {UUID}:
+        return otherwise(values)
+    return map(UUID_HEADER.__add__, map(_bytes_of, map(_integer_of, values), repeat(16), repeat("big")))
 
 
 def _integers(value: Callable[[Any], Any], lowest: int, highest: int, rows: Sequence[Any]) -> Iterable[bytes]:

@@ -17,6 +17,7 @@ from picopyn.asynchronous.copying import CopyingConnection
 from picopyn.asynchronous.early_notices import ListeningLoop
 from picopyn.asynchronous.known_types import known_arrays
 from picopyn.asynchronous.last_byte import seconds_since_last_byte
+from picopyn.asynchronous.sending import Sending
 from picopyn.asynchronous.tapping import tapped
 from picopyn.engine.row_acks import RowAcks
 from picopyn.errors import UsageError
@@ -47,13 +48,14 @@ class Connection(CopyingConnection):
     *Source*: `picodata-protocol.md` section 8 (simple protocol); `picodata-recorded.md` section 5 (driver corners).
     """
 
-    __slots__ = ("_limit", "_owes_sync", "endpoint", "has_catalog", "on_notice")
+    __slots__ = ("_limit", "_owes_sync", "_sending", "endpoint", "has_catalog", "on_notice")
 
     def __init__(self, protocol: Any, transport: Any, loop: Any, *args: Any, **kwargs: Any) -> None:
         listening = loop if isinstance(loop, ListeningLoop) else None
         super().__init__(protocol, transport, listening.behind if listening else loop, *args, **kwargs)
         self._limit: float | None = None
         self._owes_sync = False
+        self._sending: Sending | None = None
         self.on_notice: Callable[[str], None] | None = listening.on_notice if listening else None
         self.endpoint: tuple[str, int] = ("", 0)
         self.has_catalog = True
@@ -90,6 +92,16 @@ class Connection(CopyingConnection):
             Whether it does from now on.
         """
         return put_in_front(getattr(self, "_transport", None), getattr(self, "_protocol", None))
+
+    def watch_sending(self) -> None:
+        """The hand-shake is done: see to it that who waits until he may write on does not wait for ever."""
+        if self._protocol is not None:
+            self._sending = Sending(self._protocol, self.abort)
+
+    def _call_termination_listeners(self) -> None:
+        if self._sending is not None:
+            self._sending.end()
+        super()._call_termination_listeners()
 
     def requests(self) -> int:
         """How many requests were made on it so far; a further one means that the one before has ended."""

@@ -145,6 +145,7 @@ class Dialer:
         connection = await self._dial(_Way(address, purpose, on_notice, entry))
         self.adopt(connection)
         connection.read_into_kept_buffer()
+        connection.watch_sending()
         connection.on_notice = on_notice
         connection.endpoint = address
         connection.has_catalog = Capability.CATALOG in self._dialect.capabilities

@@ -59,6 +59,9 @@ class Wire(Connection):
         self._telling: CancelRequest | None = None
         self._word: asyncio.Future[None] | None = None
 
+    def watch_sending(self) -> None:
+        """Nothing to do: its stream grants the permission to write, and who runs the coroutine ends it."""
+
     # using it
 
     def run(self, coroutine: Coroutine[Any, Any, T], limit: float | None = None) -> T:

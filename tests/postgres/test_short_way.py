@@ -14,6 +14,8 @@ import pytest
 from asyncpg import protocol
 
 from picopyn.asynchronous.short_way import ShortWayConnection
+from picopyn.asynchronous.tapping import tapped
+from picopyn.errors import ConnectionLost
 from picopyn.testing import PostgresServer
 from tests.postgres.conftest import OpenPool
 from tests.threads import FACADES
@@ -308,3 +310,30 @@ async def test_a_parameter_whose_type_was_changed(open_pool: OpenPool, postgres:
         assert await pool.fetchval("SELECT count(*) FROM changing") == 9
     finally:
         await admin.execute("DROP TABLE changing")
+
+
+async def new_text(connection: Any) -> object:
+    return await connection.fetch("SELECT $1::int + 1", 1)
+
+
+async def new_text_for_many(connection: Any) -> object:
+    return await connection.executemany("SELECT $1::int + 2", [(1,)])
+
+
+async def listener(connection: Any) -> object:
+    return await connection.add_listener("channel", print)
+
+
+@pytest.mark.parametrize("call", [new_text, new_text_for_many, listener])
+async def test_a_held_connection_that_is_dropped_between_two_requests_is_told_as_that(
+    postgres: PostgresServer, open_pool: OpenPool, call: Case
+) -> None:
+    """The answer to the first one is there, and asyncpg goes on with a protocol that is not."""
+    pool = await open_pool(postgres.dsn, max_size=1)
+    loop = asyncio.get_running_loop()
+    async with pool.acquire() as connection:
+        link: Any = connection._loan.link
+        at_the_answer = tapped(link._transport, lambda _: loop.call_soon(link.abort))  # asyncpg sees it after this
+        with at_the_answer, pytest.raises(ConnectionLost) as caught:
+            await call(connection)
+        assert isinstance(caught.value.__cause__, AttributeError)

@@ -94,7 +94,7 @@ async def test_who_waits_until_he_may_send_more_is_told_of_every_end(
     for end in (cancel, hang, die, hang_and_cancel, cancel_and_hang, terminate):
         pool = await open_pool(postgres.dsn, max_size=1)
         call = asyncio.create_task(send(pool))  # type: ignore[arg-type]
-        await until(lambda: any(link._transport.get_write_buffer_size() > 65_536 for link in links(pool)))  # noqa: B023
+        await until(lambda: any(not link._sending._event.is_set() for link in links(pool)))  # noqa: B023
         await end(pool, call, admin)
         done, _ = await asyncio.wait({call}, timeout=20)
         assert done, f"{send.__name__}, {end.__name__}: it waits on"

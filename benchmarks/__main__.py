@@ -1,7 +1,7 @@
 """Compare picopyn with its peers on a plain PostgreSQL, and print ratios to a bare connection.
 
     python -m benchmarks                       the comparison
-    python -m benchmarks --everything          also the gate, the layers and the page of the manual: a quarter of an hour
+    python -m benchmarks --everything          also the gate, the layers, the manual's page: 15 minutes
     python -m benchmarks --size tiny           does it run at all
     python -m benchmarks --only "50 tasks"     some situations
     python -m benchmarks --only thread         those of `picopyn.sync`

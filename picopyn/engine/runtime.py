@@ -117,6 +117,10 @@ class BlockingLink(Link, Protocol):
         """What `ask` does, in the calling thread; the answer itself."""
         ...
 
+    def has_ended(self) -> bool:
+        """Whether it has ended since its last answer; just after that, it need not be looked."""
+        ...
+
 
 class Waiter(Protocol[T]):
     """One waiting party. Exactly one of `wake`, `fail`, the deadline and `abandon` decides."""

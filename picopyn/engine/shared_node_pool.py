@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from picopyn.dialects.base import Purpose
 from picopyn.engine.node_pool import NodePool
-from picopyn.engine.runtime import Link
+from picopyn.engine.runtime import BlockingLink, Link
 from picopyn.engine.terms import Terms
 from picopyn.topology import Node
 
@@ -19,19 +19,22 @@ class SharedNodePool(NodePool):
 
     def __init__(self, terms: Terms, node: Node, purpose: Purpose) -> None:
         super().__init__(terms, node, purpose)
-        self.try_take = self._try_take
-        self.settle = self._settle
+        self._guard()
 
-    def _try_take(self, owner: object) -> Link | None:
-        if self.slots.waiters:  # what becomes free is theirs
-            return None
-        with self._lock:
-            link = self.slots.take(owner)
-            if link is None:
+    def _guard(self) -> None:
+        """Let callers take and give back under the lock; they all do, so what that needs is not looked up each time."""
+        lock, sound = self._lock, self._sound
+        waiters, take, settle = self.slots.waiters, self.slots.take, self.slots.settle
+
+        def try_take(owner: object) -> Link | None:
+            if waiters:  # what becomes free is theirs
                 return None
-            is_closed = link.is_closed  # by a name of its own: see `Executor._run_directly`
-            return self._sound(link, owner) if is_closed() else link
+            with lock:
+                link: BlockingLink | None = take(owner)  # type: ignore[assignment]
+                return sound(link, owner) if link is not None and link.has_ended() else link
 
-    def _settle(self, link: Link) -> bool:
-        with self._lock:
-            return self.slots.settle(link)
+        def settle_one(link: Link) -> bool:
+            with lock:
+                return settle(link)
+
+        self.try_take, self.settle = try_take, settle_one

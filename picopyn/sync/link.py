@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
-from typing import Any
+from time import monotonic
+from typing import Any, Final
 
 from picopyn.asynchronous.short_way import SHAPES
 from picopyn.engine.runtime import Leftovers
 from picopyn.sync.wire import Wire
+
+#: For so long after an answer a connection is not looked at before its next use (seconds). To look is a call into the
+#: system, and what ends in that time may as well end a moment later, under the next statement.
+JUST_NOW: Final = 0.001
 
 
 class Link:
@@ -23,8 +27,8 @@ class Link:
 
     __slots__ = (
         "__weakref__",
+        "_answered",
         "abort",
-        "forget_statements",
         "heed",
         "is_closed",
         "is_idle",
@@ -39,6 +43,7 @@ class Link:
 
     def __init__(self, wire: Wire) -> None:
         self.wire = wire
+        self._answered = 0.0
         self.is_closed: Callable[[], bool] = wire.is_closed
         self.is_idle: Callable[[], bool] = wire.is_idle
         self.is_in_transaction: Callable[[], bool] = wire.is_in_transaction
@@ -47,7 +52,6 @@ class Link:
         self.silence: Callable[[], float | None] = wire.silence
         self.terminate: Callable[[], None] = wire.terminate
         self.abort: Callable[[], None] = wire.abort
-        self.forget_statements: Callable[[], None] = wire.forget_statements
         self.lend: Callable[[], None] = wire.lend
         self.heed: Callable[[BaseException, str], bool] = wire.heed
 
@@ -64,7 +68,17 @@ class Link:
         if not args and method == "execute":
             return self.wire.simple_query(query, _left(deadline))
         limit, with_status = SHAPES[method]
-        return self.wire.request_now(query, args, limit, deadline, with_status)
+        answer = self.wire.request_now(query, args, limit, deadline, with_status)
+        self._answered = monotonic()
+        return answer
+
+    def has_ended(self) -> bool:
+        """Whether it has ended since its last answer, as far as the system knows."""
+        return monotonic() - self._answered > JUST_NOW and self.is_closed()
+
+    def forget_statements(self) -> None:
+        """Prepare every statement again at its next use."""
+        self.wire.forget_statements()
 
     # lending
 
@@ -87,4 +101,4 @@ class Link:
 
 
 def _left(deadline: float | None) -> float | None:
-    return None if deadline is None else max(deadline - time.monotonic(), 0.001)
+    return None if deadline is None else max(deadline - monotonic(), 0.001)

@@ -202,17 +202,17 @@ class Stream(asyncio.Transport):
         What is being sent counts as sent, so that it is not sent once more where a signal's handler raises: the
         connection is dropped then, which may flush it.
         """
-        unsent = self._unsent
+        unsent, rest = self._unsent, self._rest
         data: Any = _NOTHING
         try:
-            while unsent or self._rest:
-                data = self._rest or unsent.popleft()
-                if not self._rest and (unsent or self._tls is not None):
+            while unsent or rest:
+                data = rest or unsent.popleft()
+                if not rest and (unsent or self._tls is not None):
                     data = self._gathered(data)
-                self._rest = _NOTHING
+                rest = self._rest = _NOTHING
                 sent = self._sock.send(data, NOW)
                 if sent < len(data):
-                    self._rest = memoryview(data)[sent:]
+                    rest = self._rest = memoryview(data)[sent:]
         except OSError as error:
             if is_handlers(error):
                 raise

@@ -87,6 +87,18 @@ def test_a_connection_that_ends_on_its_way_is_not_used(server: PostgresServer, a
         assert pool.stats().retries == {}
 
 
+def test_an_idle_connection_that_has_ended_is_not_used(server: PostgresServer, admin: Connection) -> None:
+    """It is looked at before its next use, unless it has answered within the last millisecond."""
+    with opened(server, min_size=1, max_size=1) as pool:
+        pid = pool.fetchval("SELECT pg_backend_pid() + $1", 0)
+        with pool.acquire() as held:
+            wire = held._wire
+        admin.execute(f"SELECT pg_terminate_backend({pid})")
+        until(lambda: wire.stream.state() != ESTABLISHED)
+        assert pool.fetchval("SELECT $1::int", 7, timeout=20, idempotent=False) == 7
+        assert pool.stats().retries == {}
+
+
 def test_hooks_are_plain_functions(server: PostgresServer) -> None:
     """A coroutine function would never be awaited: refused at once, each by its name; what gives one, at its call."""
 

@@ -74,6 +74,14 @@ class CopiedRows(Rows):
         self.shape: Any = None
 
     def __iter__(self) -> Iterator[Any]:
+        try:
+            yield from self._checked()
+        except TimeoutError as error:
+            failures.mark_as_callers(error)
+            self._interruption = error
+            raise Interrupted from error
+
+    def _checked(self) -> Iterator[Any]:
         width, rows = self.width, None
         try:
             rows = iter(self._given)
@@ -81,10 +89,6 @@ class CopiedRows(Rows):
                 if len(row) != width:
                     raise _of_another_width(position, row, width)
                 yield row
-        except TimeoutError as error:
-            failures.mark_as_callers(error)
-            self._interruption = error
-            raise Interrupted from error
         finally:
             if isinstance(rows, Generator):
                 rows.close()

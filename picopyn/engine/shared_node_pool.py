@@ -34,6 +34,8 @@ class SharedNodePool(NodePool):
                 return sound(link, owner) if link is not None and link.has_ended() else link
 
         def settle_one(link: Link) -> bool:
+            if waiters:
+                return False
             with lock:
                 return settle(link)
 

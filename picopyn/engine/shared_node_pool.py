@@ -12,7 +12,8 @@ from picopyn.topology import Node
 class SharedNodePool(NodePool):
     """A node pool whose accounts change under its lock, whoever changes them.
 
-    Nobody hears at once that an idle connection has ended, so that is looked at when it is taken.
+    Nobody hears at once that an idle connection has ended, so that is looked at when it is taken, unless it has just
+    answered.
     """
 
     __slots__ = ()

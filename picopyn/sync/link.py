@@ -55,7 +55,7 @@ class Link:
         self.lend: Callable[[], None] = wire.lend
         self.heed: Callable[[BaseException, str], bool] = wire.heed
 
-    # calls, by the names the engine has for them; a node pool has just looked whether the connection is closed
+    # calls, by the names the engine has for them; a node pool has looked just now whether the connection has ended
 
     async def ask(self, method: str, query: str, args: tuple[Any, ...], deadline: float | None) -> Any:
         """Send what a pool's method has to send; see the engine's `Link`."""

@@ -181,7 +181,7 @@ class Wire(Connection):
         with_status: bool = False,
         record_class: Any = None,
     ) -> Any:
-        """The same for who has just looked whether it is closed: that is a call into the system, which adds up.
+        """The same for who knows that it was open a moment ago: to look is a call into the system, which adds up.
 
         Until a moment on the monotonic clock, or None: what the connection has.
         """

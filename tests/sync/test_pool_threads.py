@@ -11,15 +11,17 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from functools import partial
+from math import inf
 from typing import Any
 
 import pytest
 
-from picopyn.errors import AcquireTimeout, ConfigError, PoolClosed, UsageError
+from picopyn.errors import AcquireTimeout, ConfigError, OutcomeUnknown, PoolClosed, UsageError
 from picopyn.observe import ConnectionClosed
 from picopyn.sync import Connection, Pool, connect
 from picopyn.sync.acquired import AcquiredConnection
 from picopyn.sync.duplex_socket import ESTABLISHED
+from picopyn.sync.link import JUST_NOW
 from picopyn.testing import PostgresServer
 from tests.postgres.nodes import Nodes
 from tests.sync.conftest import until
@@ -92,11 +94,27 @@ def test_an_idle_connection_that_has_ended_is_not_used(server: PostgresServer, a
     with opened(server, min_size=1, max_size=1) as pool:
         pid = pool.fetchval("SELECT pg_backend_pid() + $1", 0)
         with pool.acquire() as held:
-            wire = held._wire
+            link: Any = held._loan.link
         admin.execute(f"SELECT pg_terminate_backend({pid})")
-        until(lambda: wire.stream.state() != ESTABLISHED)
+        until(lambda: link.wire.stream.state() != ESTABLISHED and time.monotonic() - link._answered > JUST_NOW)
         assert pool.fetchval("SELECT $1::int", 7, timeout=20, idempotent=False) == 7
         assert pool.stats().retries == {}
+
+
+def test_a_connection_that_ends_just_after_an_answer_is_found_by_sending(
+    server: PostgresServer, admin: Connection
+) -> None:
+    """It is not looked at then: as if it had ended under the next statement, whose outcome nobody knows."""
+    with opened(server, min_size=1, max_size=1) as pool:
+        pid = pool.fetchval("SELECT pg_backend_pid() + $1", 0)
+        with pool.acquire() as held:
+            link: Any = held._loan.link
+        admin.execute(f"SELECT pg_terminate_backend({pid})")
+        until(lambda: link.wire.stream.state() != ESTABLISHED)
+        link._answered = inf  # that moment, for as long as the test needs
+        with pytest.raises(OutcomeUnknown):
+            pool.fetchval("SELECT pg_backend_pid() + $1", 0, timeout=20, idempotent=False)
+        assert pool.fetchval("SELECT pg_backend_pid() + $1", 0, timeout=20, idempotent=False) != pid
 
 
 def test_hooks_are_plain_functions(server: PostgresServer) -> None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import random
+import time
 from math import inf
 from typing import Any
 
 import pytest
 
-from picopyn.asynchronous.deadlines import Alarm, Deadlines
+from picopyn.asynchronous.deadlines import Alarm, Deadlines, clock_of
 from picopyn.asynchronous.task_waiter import TaskWaiter
 
 
@@ -132,3 +133,21 @@ def test_an_alarm_rings_for_the_first_of_many() -> None:
         assert len(rang) == 3
 
     run(test)
+
+
+def test_a_loop_is_asked_for_its_time_unless_that_is_the_systems(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What freezes or moves time for a test puts its clock into a subclass, one loop, or asyncio's own class."""
+    loop = asyncio.SelectorEventLoop()
+    try:
+        assert clock_of(loop) is time.monotonic
+        with monkeypatch.context() as patched:
+            patched.setattr(loop, "time", lambda: 7.0)
+            assert clock_of(loop)() == 7.0
+        with monkeypatch.context() as patched:
+            patched.setattr(asyncio.BaseEventLoop, "time", lambda _: 8.0)
+            assert clock_of(loop)() == 8.0
+    finally:
+        loop.close()
+    moving = Clockwork()
+    assert clock_of(moving)() == moving.moment
+    moving.close()

@@ -29,7 +29,7 @@ from picopyn.engine.tallies import Tallies
 from picopyn.engine.waits import Waits
 from picopyn.errors import AuthenticationFailed, ConnectionLost, Fault, PoolClosed
 from picopyn.query_metadata import PreparedStatementMetadata
-from picopyn.routing.plan import Candidate, Plan, Role, Wait
+from picopyn.routing.plan import Candidate, Plan, Wait
 from picopyn.routing.retry import Action
 from picopyn.topology import Node
 
@@ -44,7 +44,6 @@ class _Verdict(Enum):
 
 #: A name costs a call less than the member of an enumeration.
 _ANSWERED: Final = _Verdict.ANSWERED
-_LEADER: Final = Role.LEADER
 
 
 class Run(Protocol):
@@ -285,8 +284,9 @@ class Executor:
         """The only candidate of a call's plan has failed it."""
         pool, link, error = failure
         plan = request.plan
+        assert plan is not None, "the short way notes it"
         verdict = await self._recover(request, pool, link, error)
-        if verdict is _Verdict.ANSWERED and plan is not None:
+        if verdict is _ANSWERED:
             pool.give(link)
             self._router.answered(request, plan)
             return

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from picopyn.sync import Pool
-from picopyn.testing import PostgresServer
+from picopyn.testing import PicodataCluster, PostgresServer
 from tests.sync.conftest import until
 from tests.sync.finger import Finger
 
@@ -113,6 +113,42 @@ def test_at_any_moment(call: Callable[[Pool], Any], raised: type[BaseException],
         nothing_is_lost(pool)
         moment += 1 if full_size else 3 if call is routed else 7
     assert interrupted > 10
+
+
+@pytest.mark.cluster
+@pytest.mark.timeout(120)
+@pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning")
+@pytest.mark.parametrize("raised", [KeyboardInterrupt, TimeoutError])
+def test_at_any_moment_of_the_short_way(
+    raised: type[BaseException], picopyn_cluster: PicodataCluster, full_size: bool
+) -> None:
+    """A call whose owner is known, which needs no coroutine until something is in its way."""
+    picopyn_cluster.execute("CREATE TABLE short_way (id INT PRIMARY KEY, v INT) DISTRIBUTED BY (id)")
+    query = "SELECT v FROM short_way WHERE id = $1"
+    try:
+        with Pool(picopyn_cluster.dsn, max_size=1, acquire_timeout=30) as pool:
+            pool.execute("INSERT INTO short_way VALUES ($1, $2)", 1, 5)
+            until(lambda: pool.fetchval(query, 1) == 5 and query in pool._executor._express.routes)
+            moment, interrupted = 1, 0
+            while True:
+                assert pool.fetchval(query, 1) == 5
+                finger = Finger(moment, ROOMS, SPARED, raised)
+                try:
+                    with finger:
+                        assert pool.fetchval(query, 1) == 5
+                except raised as error:
+                    told = finger.has_raised(error)
+                    interrupted += 1
+                else:
+                    assert finger.left > 0, moment
+                    break
+                assert told, moment
+                gc.collect()
+                until(lambda: pool.stats().in_use == 0)
+                moment += 1 if full_size else 2
+            assert interrupted > 5
+    finally:
+        picopyn_cluster.execute("DROP TABLE short_way")
 
 
 @pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning")

@@ -28,17 +28,20 @@ class Alarm:
 
     Args:
         loop: Whose clock counts.
-        look: Called when it rings, with the moment; ends what has to end by then, and gives the next moment.
+        look: Called in the turn after it has rung, with the moment; ends what has to end by then, and gives the next
+            moment. Who got an answer in the turn in which it rang, perhaps because the loop stood still, has taken it
+            by then.
 
     Attributes:
         rings_at: When it rings, on the loop's clock; infinity while it is not set.
     """
 
-    __slots__ = ("_call_at", "_clock", "_look", "_timer", "rings_at")
+    __slots__ = ("_call_at", "_call_soon", "_clock", "_look", "_timer", "rings_at")
 
     def __init__(self, loop: asyncio.AbstractEventLoop, look: Callable[[float], float]) -> None:
         self.rings_at = inf
         self._call_at = loop.call_at
+        self._call_soon = loop.call_soon
         self._clock = clock_of(loop)
         self._look = look
         self._timer: asyncio.TimerHandle | None = None
@@ -52,9 +55,16 @@ class Alarm:
         self.rings_at = moment
 
     def _ring(self) -> None:
+        self._timer = None
+        call_soon = self._call_soon
+        call_soon(self._look_around)
+
+    def _look_around(self) -> None:
+        if self._timer is not None or self.rings_at == inf:  # it was set anew meanwhile, or stopped
+            return
         clock = self._clock
         now = max(clock(), self.rings_at)  # by the timer's own measure
-        self._timer, self.rings_at = None, inf
+        self.rings_at = inf
         following = self._look(now)
         if following < self.rings_at:
             self.ring_at(following)

@@ -186,6 +186,8 @@ class Wire(Connection):
         Until a moment on the monotonic clock, or None: what the connection has.
         """
         protocol: Any = self._protocol
+        if deadline is None and self._has_limit:
+            deadline = self._deadline(None)
         key = query, record_class or self._row_class, False  # as in `ShortWayConnection.ask`
         find, touch = self._find, self._touch
         entry = find(key)
@@ -193,8 +195,6 @@ class Wire(Connection):
             return self._request_anew(query, args, limit, deadline, record_class, with_status)
         touch(key)
         statement = entry._statement
-        if deadline is None and self._has_limit:
-            deadline = self._deadline(None)
         coroutine = protocol.bind_execute(statement, args, "", limit, with_status, NO_TIMEOUT)
         try:
             return self.caller.step(coroutine, self.stream, deadline)

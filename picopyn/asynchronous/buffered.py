@@ -87,7 +87,7 @@ def both(listener: Callable[[bytes], None], behind: Any) -> Callable[[bytes], No
     return received
 
 
-def put_in_front(transport: Any, protocol: Any) -> bool:
+def read_less_at_once(transport: Any, protocol: Any) -> bool:
     """Let a protocol whose hand-shake is done read into less than asyncio would make, if its loop is asyncio's own.
 
     Returns:

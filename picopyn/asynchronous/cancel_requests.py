@@ -54,7 +54,8 @@ class CancelRequests:
     def tell(self, connection: LendableConnection) -> None:
         """A connection is being dropped on which a statement may be running: ask the server once to end that.
 
-        The statement was sent long ago, so the request cannot overtake it, and the connection need not be kept.
+        The connection is not kept, so nobody can tell whether the request has overtaken a statement that was sent just
+        now: one that the server has not read by then runs to its end.
         """
         loop, key = connection._loop, connection.cancel_key
         if key is not None and len(self._telling) < MOST and not loop.is_closed():

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Sequence
 from types import SimpleNamespace
 from typing import Any
 
-from picopyn.asynchronous.buffered import put_in_front
+from picopyn.asynchronous.buffered import read_less_at_once
 from picopyn.asynchronous.copying import CopyingConnection
 from picopyn.asynchronous.early_notices import ListeningLoop
 from picopyn.asynchronous.known_types import known_arrays
@@ -85,13 +85,13 @@ class Connection(CopyingConnection):
         async with asyncio.timeout(self._limit):
             await super()._cleanup_stmts()
 
-    def read_into_kept_buffer(self) -> bool:
-        """Read replies into a buffer that is kept, where the event loop would make a new one for each.
+    def read_less_at_once(self) -> bool:
+        """Read replies into less memory than the event loop would take for each.
 
         Returns:
             Whether it does from now on.
         """
-        return put_in_front(getattr(self, "_transport", None), getattr(self, "_protocol", None))
+        return read_less_at_once(getattr(self, "_transport", None), getattr(self, "_protocol", None))
 
     def watch_sending(self) -> None:
         """The hand-shake is done: see to it that who waits until he may write on does not wait for ever."""

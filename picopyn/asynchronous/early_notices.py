@@ -38,6 +38,7 @@ class ListeningLoop:
         self._ear = None if on_notice is None else _Ear(on_notice)
         # What every call on a connection needs is at hand.
         self.create_future = behind.create_future
+        self.call_later = behind.call_later
         self.time = behind.time
 
     def __getattr__(self, name: str) -> Any:

@@ -144,7 +144,7 @@ class Dialer:
         entry = self.gate.entry(address, self._settings.connect_timeout, again=again)
         connection = await self._dial(_Way(address, purpose, on_notice, entry))
         self.adopt(connection)
-        connection.read_into_kept_buffer()
+        connection.read_less_at_once()
         connection.watch_sending()
         connection.on_notice = on_notice
         connection.endpoint = address

@@ -1,4 +1,4 @@
-"""The read buffer in front of asyncpg's protocol."""
+"""How replies are read on asyncio's own loop."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import asyncpg
 import pytest
 
 from picopyn.asynchronous import buffered
-from picopyn.asynchronous.buffered import BUFFER_SIZE, BufferedFront, put_in_front
+from picopyn.asynchronous.buffered import BUFFER_SIZE, BufferedFront, read_less_at_once
 from picopyn.asynchronous.connection import Connection
 from picopyn.testing import PostgresServer
 
@@ -25,9 +25,9 @@ def server() -> Iterator[PostgresServer]:
 
 @pytest.fixture
 async def connection(server: PostgresServer) -> AsyncIterator[Connection]:
-    """A connection that reads into the kept buffer."""
+    """A connection that reads less at once than asyncio would."""
     connection = await asyncpg.connect(server.dsn, connection_class=Connection)
-    assert connection.read_into_kept_buffer(), "this asyncpg release hides its transport or protocol"
+    assert connection.read_less_at_once(), "this asyncpg release hides its transport or protocol"
     yield connection
     await connection.close()
 
@@ -42,7 +42,7 @@ async def test_small_and_large_replies_arrive_whole(connection: Connection) -> N
 async def test_connections_of_one_loop_share_the_buffer(server: PostgresServer) -> None:
     """Interleaved replies never mix."""
     connections = [await asyncpg.connect(server.dsn, connection_class=Connection) for _ in range(4)]
-    assert all(connection.read_into_kept_buffer() for connection in connections)
+    assert all(connection.read_less_at_once() for connection in connections)
 
     async def ask(number: int) -> None:
         for turn in range(50):
@@ -64,7 +64,7 @@ async def test_the_end_of_a_connection_is_seen(server: PostgresServer) -> None:
     """At once, also while idle."""
     connection = await asyncpg.connect(server.dsn, connection_class=Connection)
     other = await asyncpg.connect(server.dsn)
-    connection.read_into_kept_buffer()
+    connection.read_less_at_once()
     ended = asyncio.get_running_loop().create_future()
     connection.add_termination_listener(ended.set_result)
     await other.fetch("SELECT pg_terminate_backend($1)", connection.get_server_pid())
@@ -93,7 +93,7 @@ async def test_asyncios_own_transport_reads_less_at_once(connection: Connection)
             self.protocol = protocol
 
     other = Other(connection._protocol)
-    assert put_in_front(other, connection._protocol)
+    assert read_less_at_once(other, connection._protocol)
     assert isinstance(other.protocol, BufferedFront)
 
 
@@ -101,8 +101,8 @@ async def test_what_cannot_be_buffered_works_without_and_warns_once(caplog: pyte
     """A release that hides its transport costs speed, nothing else."""
     buffered._complained.clear()
     with caplog.at_level(logging.WARNING):
-        assert not put_in_front(None, None)
-        assert not put_in_front(None, None)
+        assert not read_less_at_once(None, None)
+        assert not read_less_at_once(None, None)
     assert len(caplog.records) == 1
     buffered._complained.clear()
 

@@ -21,7 +21,7 @@ async def counts(dsn: str, *, kept_buffer: bool) -> None:
     connection: Any = await asyncpg.connect(dsn, connection_class=Connection)
     try:
         if kept_buffer:
-            assert connection.read_into_kept_buffer()
+            assert connection.read_less_at_once()
         await connection.execute("CREATE TEMP TABLE tapped (id int PRIMARY KEY, v text)")
         before = connection._transport.get_protocol()
         for rows, error, acknowledged in (

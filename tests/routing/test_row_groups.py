@@ -47,12 +47,15 @@ class Name(str):
         return b"something else"
 
 
+#: Where the width of an integer changes.
+ENDS = [sign * 2**power + by for power in (5, 7, 8, 15, 16, 31, 32, 63, 64) for sign in (1, -1) for by in (-1, 0, 1)]
+
 VALUES: dict[int, st.SearchStrategy[Any]] = {
     16: st.booleans(),
     20: st.integers(-(2**64), 2**64)
     | st.booleans()
     | st.floats(allow_nan=False, allow_infinity=False)
-    | st.sampled_from([Level.LOW, Level.HIGH, Count(3), Decimal(5), 2**63 - 1, 2**63, -(2**63), -(2**63) - 1]),
+    | st.sampled_from([Level.LOW, Level.HIGH, Count(3), Decimal(5), *ENDS]),
     21: st.integers(-(2**16), 2**16),
     23: st.integers(-(2**32), 2**32),
     25: st.text() | st.text().map(Name) | st.text(alphabet=st.characters(categories=["Cs"])) | st.integers(),
@@ -94,30 +97,6 @@ def test_without_keys_no_row_has_an_owner() -> None:
         compile_slots(part, PostgresDialect().key_hash, 3000),
     ):
         assert slots(rows) == [UNKNOWN, UNKNOWN]
-
-
-#: Where the width of an integer changes.
-ENDS = [sign * 2**power + by for power in (5, 7, 8, 15, 16, 31, 32, 63, 64) for sign in (1, -1) for by in (-1, 0, 1)]
-
-
-@st.composite
-def columns_of_one_width(draw: st.DrawFn) -> tuple[tuple[KeyPart, ...], list[tuple[Any, ...]]]:
-    """Integers between two near the same bound, or between any two, and UUIDs: columns that are encoded together."""
-    oids = draw(st.lists(st.sampled_from([20, 20, 21, 23, 2950]), min_size=1, max_size=4))
-    ends = st.lists(st.sampled_from(ENDS), min_size=2, max_size=2)
-    values = [
-        st.uuids() if oid == 2950 else draw(ends.map(lambda two: st.integers(min(two), max(two)))) for oid in oids
-    ]
-    return tuple(map(KeyPart, range(4), oids)), draw(st.lists(st.tuples(*values), min_size=1, max_size=12))
-
-
-@given(columns_of_one_width(), st.integers(1, 5000))
-def test_columns_encoded_together_are_those_encoded_one_by_one(case: tuple[Any, list[Any]], count: int) -> None:
-    """Whatever the widths of the integers, and where these change."""
-    parts, rows = case
-    key = compile_key(parts, PICODATA_KEY_HASH, count)
-    expected = [UNKNOWN if (bucket := key(row)) is None else bucket - 1 for row in rows]
-    assert compile_slots(parts, PICODATA_KEY_HASH, count)(rows) == expected
 
 
 @pytest.mark.parametrize("oids", [(25,), (2950,), (20, 20), (25, 25, 25), (2950, 20), (20, 25, 20)], ids=str)

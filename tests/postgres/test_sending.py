@@ -14,8 +14,9 @@ from picopyn.errors import CallTimeout, ConnectionLost, OutcomeUnknown, PoolClos
 from picopyn.testing import PostgresServer
 from tests.postgres.conftest import OpenPool, until
 
-#: Much more than sockets and buffers between two processes hold; the first row waits for a lock.
-ROWS = [(number, "x" * 100_000) for number in range(400)]
+#: More than sockets and buffers between two processes hold: a kernel may let them grow to 40 MB. The first row waits for a
+#: lock.
+ROWS = [(number, "x" * 100_000) for number in range(1200)]
 INSERT = "INSERT INTO sent VALUES ($1, $2)"
 
 
@@ -94,7 +95,8 @@ async def test_who_waits_until_he_may_send_more_is_told_of_every_end(
     for end in (cancel, hang, die, hang_and_cancel, cancel_and_hang, terminate):
         pool = await open_pool(postgres.dsn, max_size=1)
         call = asyncio.create_task(send(pool))  # type: ignore[arg-type]
-        await until(lambda: any(not link._sending._event.is_set() for link in links(pool)))  # noqa: B023
+        await until(lambda: call.done() or any(not link._sending._event.is_set() for link in links(pool)))  # noqa: B023
+        assert not call.done(), call.result()
         await end(pool, call, admin)
         done, _ = await asyncio.wait({call}, timeout=20)
         assert done, f"{send.__name__}, {end.__name__}: it waits on"

@@ -14,8 +14,8 @@ from picopyn.errors import CallTimeout, ConnectionLost, OutcomeUnknown, PoolClos
 from picopyn.testing import PostgresServer
 from tests.postgres.conftest import OpenPool, until
 
-#: More than sockets and buffers between two processes hold: a kernel may let them grow to 40 MB. The first row waits for a
-#: lock.
+#: More than sockets and buffers between two processes hold: a kernel may let them grow to 40 MB.
+#: The first row waits for a lock.
 ROWS = [(number, "x" * 100_000) for number in range(1200)]
 INSERT = "INSERT INTO sent VALUES ($1, $2)"
 

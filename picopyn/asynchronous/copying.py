@@ -19,8 +19,6 @@ from collections.abc import AsyncIterable, Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from asyncpg.exceptions import ConnectionDoesNotExistError
-
 from picopyn.asynchronous.brought_rows import AwaitedCopyRows, CopiedRows
 from picopyn.asynchronous.lendable import LendableConnection
 from picopyn.engine.failures import mark_as_callers
@@ -88,9 +86,10 @@ class CopyingConnection(LendableConnection):
                 self.terminate()
             if sink.failure is not None:
                 raise sink.failure from (None if error is sink.failure else error)
-            if isinstance(error, AttributeError) and self.is_closed():  # asyncpg goes on with a transport that is gone
-                raise ConnectionDoesNotExistError("the connection was closed in the middle of a COPY") from error
-            raise
+            told = self.explained(error) if isinstance(error, Exception) else error
+            if told is error:
+                raise
+            raise told from error
         finally:
             if path:
                 with suppress(OSError):  # another error is told already

@@ -69,12 +69,20 @@ class ShortWayConnection(asyncpg.Connection):
         try:
             answer = await getattr(self, method)(query, *args, timeout=timeout)
         except AttributeError as error:
-            if self._protocol is not None:
+            told = self.explained(error)
+            if told is error:
                 raise
-            raise ConnectionDoesNotExistError("connection was closed between two requests") from error
+            raise told from error
         if method != "fetchrow":
             return answer
         return [] if answer is None else [answer]
+
+    def explained(self, error: Exception) -> Exception:
+        """What an error says; see the engine's `Link`. asyncpg goes on with what is gone with its connection."""
+        if isinstance(error, AttributeError) and self.is_closed():
+            lost: Exception = ConnectionDoesNotExistError("the connection was closed in the middle of a call")
+            return lost
+        return error
 
     def heed(self, error: BaseException, query: str) -> bool:
         """Forget what an error says is outdated; see the engine's `Link`."""

@@ -305,9 +305,8 @@ class Loan:
             self._note_outcome("timeout", uncertain=self._uncertain)
             limit = limit or cluster.settings.command_timeout
             return failures.held_timed_out(name, node, limit, uncertain=self._uncertain)
+        error = self.link.explained(error)
         fault = cluster.runtime.fault(error)
-        if isinstance(error, AttributeError) and self.link.is_closed():  # asyncpg misses what is gone with it
-            error, fault = ConnectionError("it was closed between two requests"), Fault.LOST
         if fault is not None and self.link.is_closed():
             return self._lost(name, error, fault)
         self.sound = self.sound and self.link.is_settled()

@@ -53,6 +53,10 @@ class Link(Protocol):
         """
         ...
 
+    def explained(self, error: Exception) -> Exception:
+        """An error as its driver should have raised it: itself, mostly."""
+        ...
+
     def heed(self, error: BaseException, query: str) -> bool:
         """A call failed: forget what the error says is outdated, or may be.
 

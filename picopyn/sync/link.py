@@ -76,6 +76,10 @@ class Link:
         """Whether it has ended since its last answer, as far as the system knows."""
         return monotonic() - self._answered > JUST_NOW and self.is_closed()
 
+    def explained(self, error: Exception) -> Exception:
+        """What an error says; see the protocol."""
+        return self.wire.explained(error)
+
     def forget_statements(self) -> None:
         """Prepare every statement again at its next use."""
         self.wire.forget_statements()

@@ -123,6 +123,9 @@ class Link:
         answer: Awaitable[Any] = getattr(self, method)(query, *args)  # the engine looks at the clock
         return answer
 
+    def explained(self, error: Exception) -> Exception:
+        return error
+
     def heed(self, error: BaseException, query: str) -> bool:
         return False
 

@@ -13,6 +13,8 @@ from typing import Any
 
 from picopyn.query_metadata import PreparedStatementMetadata
 
+#: So many texts that wait are a crowd: more than a program has that writes its texts itself.
+CROWD = 200
 #: Argument sets that may wait to be checked; more are not checked.
 MOST_WAITING_CHECKS = 32
 
@@ -73,6 +75,10 @@ class Desk:
     def takes_checks(self) -> bool:
         """Whether another check may be put down."""
         return len(self._checks) < MOST_WAITING_CHECKS
+
+    def is_of_a_crowd(self, task: Job | Check) -> bool:
+        """Whether this is a text that came only once, and so many wait that hardly one of them will come again."""
+        return isinstance(task, Job) and not (task.urgent or task.again) and len(self._jobs) >= CROWD
 
     def find(self, query: str) -> Job | None:
         """The unsettled job of a text."""

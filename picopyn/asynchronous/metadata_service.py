@@ -34,7 +34,7 @@ from picopyn.asynchronous.bucket_dialogue import BucketDialogue, Finding, Outcom
 from picopyn.asynchronous.learned_texts import LearnedTexts
 from picopyn.asynchronous.metadata_desk import Check, Desk, Job
 from picopyn.asynchronous.metadata_link import MetadataConnect, MetadataLink
-from picopyn.asynchronous.question_clock import QuestionClock
+from picopyn.asynchronous.question_clock import CROWD_WEIGHT, QuestionClock
 from picopyn.asynchronous.service_connection import ServiceConnection, cause
 from picopyn.dialects.base import Dialect
 from picopyn.query_metadata import PreparedStatementMetadata, QueryMetadataCache
@@ -262,6 +262,7 @@ class QueryMetadataService(LearnedTexts):
 
     async def _work(self) -> None:
         while (task := self._desk.next()) is not None:
+            self._clock.weight = CROWD_WEIGHT if self._desk.is_of_a_crowd(task) else 1.0
             try:
                 if isinstance(task, Check):
                     await self._check(task)

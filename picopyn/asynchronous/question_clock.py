@@ -17,6 +17,9 @@ T = TypeVar("T")
 
 #: Share of one server's time that background questions may take.
 BACKGROUND_SHARE = 0.1
+#: What a question about one of a crowd of texts that came only once counts for: they get a fifth of the share, for
+#: hardly one of them will be used again.
+CROWD_WEIGHT = 5.0
 #: Seconds of question time that may be saved up, so that the first texts of a program are learned at once.
 SAVED_SECONDS = 0.5
 #: Seconds a question may take. Generous: it may queue behind the server's own limit, and slow is not dead.
@@ -38,6 +41,7 @@ class QuestionClock:
 
     Attributes:
         now: The clock itself.
+        weight: What a second of the questions asked now counts for in the background share.
     """
 
     def __init__(
@@ -48,6 +52,7 @@ class QuestionClock:
         saved: float = SAVED_SECONDS,
     ) -> None:
         self.now = now
+        self.weight = 1.0
         self._seconds = seconds
         self._duty = DutyCycle(share, saved)
         self._hurry = asyncio.Event()
@@ -83,7 +88,7 @@ class QuestionClock:
         finally:
             self._deadline = None
             if not hurried:  # what a caller waits for is not background work
-                self._duty.spent(min(most, self.now() - begun), self.now())
+                self._duty.spent(min(most, self.now() - begun), self.now(), self.weight)
 
     @property
     def _hurried_seconds(self) -> float:

@@ -10,6 +10,7 @@ import random
 import asyncpg
 import pytest
 
+from picopyn.asynchronous.metadata_desk import CROWD
 from picopyn.asynchronous.metadata_service import QueryMetadataService
 from picopyn.asynchronous.question_clock import QuestionClock
 from picopyn.dialects.picodata import PicodataDialect
@@ -736,6 +737,27 @@ async def test_background_questions_take_a_tenth_of_the_time():
         busy = binds * 0.1
         elapsed = asyncio.get_running_loop().time() - begun
         assert 0.09 <= (busy - 0.5) / elapsed <= 0.11
+
+
+@jumping
+async def test_a_crowd_of_texts_that_come_once_gets_a_fiftieth_of_the_time():
+    """One of them that comes again is learned at the usual pace."""
+    queries = [f"SELECT {n} FROM t WHERE id = $1" for n in range(300)]
+    explainer = Explainer().keyed_by_first(*queries)
+    for query in queries:
+        explainer.when(f"EXPLAIN {query}", slow_answer)
+    async with serving(explainer, size=1000) as rig:
+        begun = asyncio.get_running_loop().time()
+        for query in queries:
+            rig.service.request_if_missing(query)
+        await asyncio.sleep(600)
+        assert rig.service.stats().pending >= CROWD
+        alone = len(explainer.binds())
+        elapsed = asyncio.get_running_loop().time() - begun
+        assert 0.018 <= (alone * 0.1 - 0.1) / elapsed <= 0.022
+        rig.service.request_if_missing(queries[-1])
+        await asyncio.sleep(120)
+        assert rig.service.request_if_missing(queries[-1]) is not None
 
 
 @jumping

@@ -72,11 +72,11 @@ class Probes:
     """
 
     __slots__ = (
-        "_alert",
         "_changes",
         "_jobs",
         "_looked_at",
         "_owner",
+        "_pace",
         "_pause",
         "_probes",
         "_question",
@@ -97,7 +97,7 @@ class Probes:
         self._question = question
         self._probes: dict[str, NodeProbe] = {}
         self._seen: dict[str, _Seen] = {}
-        self._alert = False
+        self._pace = IDLE_TICK
         self._pause: Waiter[None] | None = None
         self._looked_at = self._search_at = runtime.now()
 
@@ -129,7 +129,7 @@ class Probes:
         now = self._runtime.now()
         if node.uuid in self._probes and self.watch.is_due(node.uuid, now, eager=False):
             self._ask(node.uuid, now)
-        self._alert = True
+        self._pace = TICK
         if self._pause is not None:
             self._pause.wake(None)
 
@@ -137,7 +137,7 @@ class Probes:
         planned = 0.0
         while not self._jobs.closed:
             self._look(planned)
-            planned = TICK if self._alert else IDLE_TICK
+            planned = self._pace
             self._pause = self._runtime.waiter()
             with suppress(TimeoutError):
                 await self._pause.wait(self._looked_at + planned)
@@ -148,13 +148,13 @@ class Probes:
         eager = bool(self._changes.waiting) or self._owner.all_down()
         findings = self.watch.look(now, planned, sights, eager=eager)
         self._looked_at = now
-        self._alert = any(sight is not Sight.QUIET for sight in sights.values()) or self.watch.doubts
         for change in findings.changes:
             self._owner.node_changed(change)
         for uuid in findings.hung:
             self._owner.node_hangs(uuid)
         for uuid in findings.ask:
             self._ask(uuid, now)
+        self._pace = self.watch.pace(sights)
         self._tidy(now)
 
     def _ask(self, uuid: str, now: float) -> None:

@@ -28,7 +28,7 @@ from random import Random
 
 from picopyn.routing.health import EAGER_PAUSE, UNANSWERED, Health, NodeState
 
-#: Time between two looks while calls are in flight or a node is in doubt, and otherwise (seconds).
+#: Time between two looks, and the same while nothing can change soon (seconds).
 TICK = 0.05
 IDLE_TICK = 0.1
 #: How long a node may be silent while calls wait for it before it is asked (seconds).
@@ -245,10 +245,16 @@ class Watch:
     def is_curious(self, uuid: str) -> bool:
         """Whether it matters for the next look, or the one after it, if a byte came from the node."""
         state, vigil = self.health.of(uuid).state, self._vigil(uuid)
-        soon = self._attention.time + 2 * TICK
+        soon = self._attention.time + 2 * IDLE_TICK
         if vigil.answer_by is not None or state is not NodeState.UP:
             return True
         return soon >= max(vigil.silent_since + SILENCE, vigil.ask_from)
+
+    def pace(self, sights: Mapping[str, Sight]) -> float:
+        """How soon to look again after these sights (seconds)."""
+        if self.doubts or any(self._is_exciting(uuid, sight) for uuid, sight in sights.items()):
+            return TICK
+        return IDLE_TICK
 
     def look(self, now: float, planned: float, sights: Mapping[str, Sight], *, eager: bool) -> Findings:
         """One look at all nodes.
@@ -290,6 +296,12 @@ class Watch:
             self._failed(uuid, now)
             return news
         return False
+
+    def _is_exciting(self, uuid: str, sight: Sight) -> bool:
+        """Whether it was heard, or is silent and has not said why; once it has answered, a statement just runs."""
+        vigil = self._vigil(uuid)
+        unexplained = vigil.answer_by is not None or vigil.rest <= SILENCE
+        return sight is Sight.HEARD or (sight is Sight.SILENT and unexplained)
 
     def _is_hung(self, uuid: str) -> bool:
         """Whether calls that are in flight at a silent node have no hope."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from random import Random
 
 from picopyn.routing.health import Health, NodeState
-from picopyn.routing.watch import TICK, Sight, Watch
+from picopyn.routing.watch import IDLE_TICK, Sight, Watch
 
 
 @dataclass
@@ -24,7 +24,7 @@ class Weather:
         refuses: Nodes that refuse connections.
         turns: Looks an answer takes at least, for a client that is late.
         eager: Calls wait.
-        look_every: Seconds that really pass between two looks.
+        look_every: Seconds that really pass between two looks; None for the watch's own pace.
     """
 
     busy: Iterable[str] = ()
@@ -33,7 +33,7 @@ class Weather:
     refuses: Iterable[str] = ()
     turns: int = 1
     eager: bool = False
-    look_every: float = TICK
+    look_every: float | None = None
 
 
 class Watching:
@@ -49,6 +49,7 @@ class Watching:
         self.hung: list[tuple[float, str]] = []
         self._open: list[tuple[float, int, str]] = []
         self._looks = 0
+        self._pace = IDLE_TICK
         for uuid, seconds in (openings or {}).items():
             self.watch.opened(uuid, seconds)
 
@@ -66,15 +67,16 @@ class Watching:
 
     def look(self, weather: Weather) -> None:
         """Let one interval pass, and look."""
-        self.now = round(self.now + weather.look_every, 6)
+        self.now = round(self.now + (self._pace if weather.look_every is None else weather.look_every), 6)
         self._looks += 1
         self._deliver(weather)
         sights = {uuid: self._sight(uuid, weather) for uuid in self.nodes}
-        found = self.watch.look(self.now, TICK, sights, eager=weather.eager)
+        found = self.watch.look(self.now, self._pace, sights, eager=weather.eager)
         self.changes += [(self.now, change.uuid, change.new.value) for change in found.changes]
         self.hung += [(self.now, uuid) for uuid in found.hung]
         for uuid in found.ask:
             self._ask(uuid)
+        self._pace = self.watch.pace(sights)
 
     def states(self) -> dict[str, str]:
         """State of every node."""

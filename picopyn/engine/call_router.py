@@ -18,14 +18,11 @@ from picopyn.engine.request import MANY, Request, check_text
 from picopyn.engine.retries import Retries
 from picopyn.engine.route_table import CompiledRoute, RouteTable
 from picopyn.engine.runtime import Waiter
-from picopyn.engine.tallies import Tallies
+from picopyn.engine.tallies import NEVER, Count, Tallies
 from picopyn.errors import PoolClosed
 from picopyn.query_metadata import PreparedStatementMetadata
 from picopyn.routing.plan import OFF_LEADER, Plan, Role, Wait
 from picopyn.routing.route import RouteKind
-
-#: Stands for the number of the call that is offered for the next check of a route while that is being found out.
-NOT_SOON = 1 << 60
 
 #: A name costs a call less than the member of an enumeration.
 _LEADER: Final = Role.LEADER
@@ -128,9 +125,11 @@ class CallRouter:
             PicopynError: The caller said where it goes, and there is no such place; see `Place.plan`.
         """
         express = self.express
-        plan = express.alone if express.is_open else None  # in this order: `open` does it the other way round
-        if plan is None or request.place is not None or request.role is not _LEADER:
+        alone = express.alone if express.is_open else None  # in this order: `open` does it the other way round
+        if alone is None or request.place is not None or request.role is not _LEADER:
             plan = self._plan(request)
+        else:
+            plan = alone[0]
         request.plan = plan
         return plan
 
@@ -231,12 +230,12 @@ class CallRouter:
             if route.calls >= route.check_at:
                 self.look_closer(route, request)
 
-    def look_closer(self, route: CompiledRoute, request: Request) -> None:
+    def look_closer(self, route: Count, request: Request) -> None:
         """So many calls were counted that one is offered for a check; or the route is not in use any more."""
         if self._compiled.get(request.query) is not route:
             route.book()
             return
-        route.check_at = NOT_SOON
+        route.check_at = NEVER  # until it is found out
         self._cluster.runtime.post(partial(self._offer_check, route, request))
 
     def needs_leader(self, request: Request) -> None:
@@ -264,7 +263,7 @@ class CallRouter:
         """What was learned about a text is outdated."""
         self._cluster.runtime.post(partial(self._learner.evict, query))
 
-    def _offer_check(self, route: CompiledRoute, request: Request) -> None:
+    def _offer_check(self, route: Count, request: Request) -> None:
         route.check_at = route.calls + self._learner.check_later(request.query, request.args)
 
     def known(self, query: str) -> CompiledRoute | None:

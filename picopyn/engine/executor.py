@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Coroutine, Sequence
 from enum import Enum
 from functools import partial
-from typing import Any, Final, NoReturn, Protocol
+from typing import Any, Final, NoReturn
 
 from picopyn.dialects.base import Capability, Dialect, Purpose
 from picopyn.engine import failures
@@ -25,7 +25,7 @@ from picopyn.engine.request import Request
 from picopyn.engine.retries import Retries, is_goodbye
 from picopyn.engine.route_table import CompiledRoute, RouteTable
 from picopyn.engine.runtime import BlockingLink, Link, Waiter
-from picopyn.engine.tallies import Tallies
+from picopyn.engine.tallies import Count, Tallies
 from picopyn.engine.waits import Waits
 from picopyn.errors import AuthenticationFailed, ConnectionLost, Fault, PoolClosed
 from picopyn.query_metadata import PreparedStatementMetadata
@@ -46,26 +46,6 @@ class _Verdict(Enum):
 _ANSWERED: Final = _Verdict.ANSWERED
 
 
-class Run(Protocol):
-    """Runs one call."""
-
-    def __call__(self, request: Request) -> Coroutine[Any, Any, None]:
-        """Run one call; its `answer` is there afterwards.
-
-        It is not what is returned: a coroutine's end without a value needs no exception that carries it.
-
-        Raises:
-            PoolClosed: The pool was closed meanwhile.
-            AcquireTimeout: No connection became available in time; nothing was sent.
-            TooManyWaiting: As many calls as may wait for the node wait already.
-            NoNodeAvailable: No connection became available in time, and no node can be reached at all.
-            CallTimeout: The deadline ended while the server had the statement.
-            OutcomeUnknown: It may have happened, and nobody can tell.
-            asyncpg.PostgresError: The server's own error.
-        """
-        ...
-
-
 class Executor:
     """Runs calls on a cluster.
 
@@ -78,7 +58,6 @@ class Executor:
 
     Attributes:
         now: The clock that deadlines are on.
-        run: Runs one call; see [`Run`][picopyn.engine.executor.Run] for what it raises.
     """
 
     def __init__(
@@ -90,7 +69,6 @@ class Executor:
         sharded = Capability.SHARDED in dialect.capabilities
         self._retries = Retries(cluster, journal.counters, routes.tallies, leaders_switch=sharded)
         self._router = CallRouter(cluster, routes, learner, dialect, journal.counters.calls, self._retries)
-        self.run: Run = self._run_directly if sharded else self._run
         self._dialect = dialect
         self._express = self._router.express
         self._journal = journal
@@ -214,15 +192,24 @@ class Executor:
 
     # running
 
-    async def _run_directly(
-        self, request: Request, known: tuple[CompiledRoute, NodePool] | None = None, version: int = 0
-    ) -> None:
-        """Run a call the short way, where that is open to it.
+    async def run(self, request: Request, known: tuple[Count, NodePool] | None = None, version: int = 0) -> None:
+        """Run a call, the short way where that is open to it; its `answer` is there afterwards.
+
+        It is not what is returned: a coroutine's end without a value needs no exception that carries it.
 
         Args:
             request: The call.
             known: What `Express.way` says of it, where it was asked already.
             version: Of the cluster's changes, as of before that.
+
+        Raises:
+            PoolClosed: The pool was closed meanwhile.
+            AcquireTimeout: No connection became available in time; nothing was sent.
+            TooManyWaiting: As many calls as may wait for the node wait already.
+            NoNodeAvailable: No connection became available in time, and no node can be reached at all.
+            CallTimeout: The deadline ended while the server had the statement.
+            OutcomeUnknown: It may have happened, and nobody can tell.
+            asyncpg.PostgresError: The server's own error.
         """
         if known is None:
             version = self._changes.version
@@ -268,7 +255,7 @@ class Executor:
         try_take, settle = pool.try_take, pool.settle
         link: BlockingLink | None = try_take(request)  # type: ignore[assignment]
         if link is None:
-            return self._run_directly(request, known, version)
+            return self.run(request, known, version)
         request.node = pool.node
         request.link = link
         try:

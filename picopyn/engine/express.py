@@ -3,7 +3,8 @@
 Most calls are such: their text is compiled, their key gives a bucket, the leader that owns it is known, and nothing is
 wrong anywhere. Their plan need not be made, only looked up. As soon as anything may make plans outdated (`version` of
 [`Changes`][picopyn.engine.changes.Changes] rises), the short way is closed; the next call that is planned opens it
-again. Where there are no owners, but one node answers everything, its plan is kept in the same way.
+again. Where there are no owners, but one node answers everything, its plan is kept in the same way, and statements with
+arguments go there: they leave no transaction behind, so their connection need not be looked at.
 
 It is opened where the state of the cluster lives, and looked at by every caller. It sends nothing.
 """
@@ -17,6 +18,7 @@ from picopyn.engine.cluster import Cluster
 from picopyn.engine.node_pool import NodePool
 from picopyn.engine.request import Request
 from picopyn.engine.route_table import CompiledRoute, Owners, RouteTable
+from picopyn.engine.tallies import Count
 from picopyn.routing.plan import OFF_LEADER, Plan, Planner, Role
 
 #: A name costs a call less than the member of an enumeration.
@@ -34,7 +36,7 @@ class Express:
 
     Attributes:
         alone: The plan of all calls that ask for a leader, where statements have no owners and one node answers them
-            all; else None.
+            all, and what they are counted by, and taken from; else None.
         routes: The routes whose calls may go this way, by text.
         version: Both count while that of the cluster's changes is this.
     """
@@ -57,7 +59,7 @@ class Express:
     def __init__(
         self, cluster: Cluster, table: RouteTable, suspects: Mapping[Hashable, object], *, owners: bool
     ) -> None:
-        self.alone: Plan | None = None
+        self.alone: tuple[Plan, tuple[Count, NodePool]] | None = None
         self.routes = table.express
         self.version = -1
         self._changes = cluster.changes
@@ -84,10 +86,11 @@ class Express:
             self._planner = planner
             self._owners.clear()
             self.routes.clear()
-            self.alone = None if self._has_owners else planner.alone()
+            plan = None if self._has_owners else planner.alone()
+            self.alone = None if plan is None else (plan, self._known(plan))
         self.version = self._changes.version
 
-    def way(self, request: Request) -> tuple[CompiledRoute, NodePool] | None:
+    def way(self, request: Request) -> tuple[Count, NodePool] | None:
         """By which route and where a call goes the short way, which its request notes. None: it has to be planned."""
         role = request.role
         if self._changes.version != self.version or request.place is not None:
@@ -96,7 +99,7 @@ class Express:
             return None
         route = self.routes.get(request.query)  # after the look at the version: `open` does it the other way round
         if route is None:
-            return None
+            return self._common_way(request)
         bucket_of = route.bucket  # a function that is no method costs less by a name of its own
         bucket = bucket_of(request.args)
         owner = None if bucket is None else route.owners[bucket]
@@ -105,6 +108,14 @@ class Express:
         request.route = route
         request.plan, pool = owner
         return route, pool
+
+    def _common_way(self, request: Request) -> tuple[Count, NodePool] | None:
+        """The same for a call whose text has no route."""
+        alone = self.alone
+        if alone is None or not request.args or request.role is not _LEADER or self._suspects:
+            return None
+        request.plan, known = alone
+        return known
 
     def admit(self, query: str, route: CompiledRoute) -> None:
         """Let calls of a text go this way, if nothing speaks against it."""
@@ -122,6 +133,10 @@ class Express:
         self._closed = True
         self.routes.clear()
         self.version = -1
+
+    def _known(self, plan: Plan) -> tuple[Count, NodePool]:
+        """What calls that all go by one plan are counted by, and taken from."""
+        return self._table.textless(plan.reason), self._cluster.pool(plan.candidates[0])
 
     def _owners_of(self, planner: Planner, route: CompiledRoute) -> Owners:
         """The plan and the node pool of each bucket, by number; all routes of a tier share them."""

@@ -7,12 +7,13 @@ table is as bounded as the cache behind it; it is emptied when the bucket count 
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from typing import Any, Protocol
 
 from picopyn.dialects.base import KeyHash
 from picopyn.engine.node_pool import NodePool
-from picopyn.engine.tallies import Tallies, Tally
+from picopyn.engine.tallies import Count, Tallies, Tally
 from picopyn.query_metadata import PreparedStatementMetadata
 from picopyn.routing.plan import Plan
 from picopyn.routing.route import RouteKind, StatementRoute
@@ -22,7 +23,7 @@ from picopyn.routing.sharding import KeyFunction, compile_key, compile_route, no
 Owners = Sequence[tuple[Plan, NodePool] | None]
 
 
-class CompiledRoute:
+class CompiledRoute(Count):
     """Where one text runs, ready for use.
 
     Attributes:
@@ -30,27 +31,13 @@ class CompiledRoute:
         bucket: Arguments → the one bucket, or None when it cannot be computed; for `KEYED` and `CONSTANT`.
         limit: What `bucket` gives is below this; 0 where it gives nothing.
         buckets: Arguments → set of buckets, or None; set for `KEY_SET`.
-        reason: What calls that have a bucket are counted under.
-        calls: Calls that went by its reason; the hot path counts nothing else of a text.
-        check_at: The how manieth of them is offered for a check of the route.
         owners: Who owns each bucket; counts while the route is in the table's `express`.
-        tally: Reason → calls of the text, as far as they are booked.
+        reason: What calls that have a bucket are counted under.
+        calls: Calls that went by its reason.
+        check_at: The how manieth of them is offered for a check of the route.
     """
 
-    __slots__ = (
-        "_booked",
-        "_counts",
-        "_seen",
-        "bucket",
-        "buckets",
-        "calls",
-        "check_at",
-        "limit",
-        "owners",
-        "reason",
-        "route",
-        "tally",
-    )
+    __slots__ = ("_seen", "bucket", "buckets", "limit", "owners", "route")
 
     def __init__(
         self,
@@ -61,17 +48,13 @@ class CompiledRoute:
         limit: int = 0,
         buckets: Callable[[Sequence[Any]], frozenset[int] | None] | None = None,
     ) -> None:
+        super().__init__("constant" if route.kind is RouteKind.CONSTANT else "keyed", tally, counts)
         self.route = route
-        self.tally = tally
         self.bucket = bucket
         self.limit = limit
         self.buckets = buckets
-        self.reason = "constant" if route.kind is RouteKind.CONSTANT else "keyed"
         self.owners: Owners = ()
-        self.calls = 0
         self.check_at = 1
-        self._counts = counts
-        self._booked = 0
         self._seen = 0
 
     @property
@@ -84,17 +67,9 @@ class CompiledRoute:
         """What calls without a bucket are counted under."""
         return "not_keyed" if not self.limit and self.buckets is None else "uncomputable"
 
-    def book(self) -> None:
-        """Enter into the tally, and into the pool's counts, what was counted since the last time."""
-        new = self.calls - self._booked
-        if new:
-            self._booked += new
-            self.tally[self.reason] += new
-            self._counts[self.reason] += new
-
     def was_called(self) -> bool:
         """Whether there were calls since this was asked last."""
-        before, self._seen = self._seen, self.calls - self._booked + sum(self.tally.values())
+        before, self._seen = self._seen, self.unbooked + sum(self.tally.values())
         return self._seen > before
 
 
@@ -156,6 +131,10 @@ class RouteTable:
         if metadata is None or metadata.route is None:
             return None
         return self._compile(query, metadata.route)
+
+    def textless(self, reason: str) -> Count:
+        """What counts the calls that go the same way whatever their text is."""
+        return self.tallies.textless.setdefault(reason, Count(reason, defaultdict(int), self._counts))
 
     def in_use(self, query: str) -> bool:
         """Whether a text was called since this was asked last."""

@@ -6,9 +6,9 @@ It decides which texts are remembered: those that are called most. It knows no r
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, MutableMapping
 from contextlib import AbstractContextManager
-from typing import Any, Protocol
+from typing import Any, Final
 
 #: Reason → calls of one text.
 Tally = defaultdict[str, int]
@@ -20,12 +20,47 @@ LONGEST_TEXT = 32_768
 OTHERS = ""
 
 
-class Ledger(Protocol):
-    """Who counts calls by himself, and books them now and then."""
+#: Number of a call that never comes.
+NEVER: Final = 1 << 60
+
+
+class Count:
+    """Calls that go the same way, counted there and booked now and then.
+
+    Args:
+        reason: What they are booked under.
+        tally: Reason → calls of their text, or of all together.
+        counts: Reason → calls of the pool.
+
+    Attributes:
+        reason: The same.
+        tally: The same, as far as they are booked.
+        calls: How many there were; the hot path counts nothing else.
+        check_at: The how manieth of them is looked at more closely.
+    """
+
+    __slots__ = ("_booked", "_counts", "calls", "check_at", "reason", "tally")
+
+    def __init__(self, reason: str, tally: Tally, counts: MutableMapping[str, int]) -> None:
+        self.reason = reason
+        self.tally = tally
+        self.calls = 0
+        self.check_at = NEVER
+        self._counts = counts
+        self._booked = 0
+
+    @property
+    def unbooked(self) -> int:
+        """How many of them are not in the tally yet."""
+        return self.calls - self._booked
 
     def book(self) -> None:
-        """Enter into its tally, and into the pool's counts, what was counted since the last time."""
-        ...
+        """Enter into the tally, and into the pool's counts, what was counted since the last time."""
+        new = self.unbooked
+        if new:
+            self._booked += new
+            self.tally[self.reason] += new
+            self._counts[self.reason] += new
 
 
 class Tallies:
@@ -40,14 +75,16 @@ class Tallies:
 
     Attributes:
         held: Texts whose tally somebody keeps and counts in, so it stays here too → who that is.
+        textless: Reason → calls that are counted whatever their text is.
     """
 
-    __slots__ = ("_by_text", "_lock", "_size", "held")
+    __slots__ = ("_by_text", "_lock", "_size", "held", "textless")
 
     def __init__(self, lock: AbstractContextManager[Any], size: int) -> None:
         self._lock = lock
         self._size = max(size, 2)
-        self.held: Mapping[str, Ledger] = {}
+        self.held: Mapping[str, Count] = {}
+        self.textless: dict[str, Count] = {}
         self._by_text: dict[str, Tally] = {OTHERS: defaultdict(int)}
 
     def of(self, query: str) -> Tally:
@@ -74,8 +111,9 @@ class Tallies:
             self._book()
 
     def _book(self) -> None:
-        for ledger in tuple(self.held.values()):
-            ledger.book()
+        counts: Iterable[Count] = (*self.held.values(), *self.textless.values())
+        for count in counts:
+            count.book()
 
     def _shrink(self) -> None:
         """Others read the memory and count meanwhile: it is replaced as a whole, and tallies are copied to be read."""

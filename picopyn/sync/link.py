@@ -63,14 +63,17 @@ class Link:
 
     def ask_now(self, method: str, query: str, args: tuple[Any, ...], deadline: float | None) -> Any:
         """The same, without a coroutine."""
-        if method not in SHAPES:
-            return self.wire.run_many(getattr(self.wire, method)(query, *args, timeout=_left(deadline)))
-        if not args and method == "execute":
-            return self.wire.simple_query(query, _left(deadline))
-        limit, with_status = SHAPES[method]
-        answer = self.wire.request_now(query, args, limit, deadline, with_status)
+        shape = SHAPES.get(method)
+        if shape is None or (not args and method == "execute"):
+            return self._ask_rarely(method, query, args, _left(deadline))
+        answer = self.wire.request_now(query, args, shape[0], deadline, shape[1])
         self._answered = monotonic()
         return answer
+
+    def _ask_rarely(self, method: str, query: str, args: tuple[Any, ...], timeout: float | None) -> Any:
+        if method in SHAPES:
+            return self.wire.simple_query(query, timeout)
+        return self.wire.run_many(getattr(self.wire, method)(query, *args, timeout=timeout))
 
     def has_ended(self) -> bool:
         """Whether it has ended since its last answer, as far as the system knows."""

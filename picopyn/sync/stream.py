@@ -202,17 +202,17 @@ class Stream(asyncio.Transport):
         What is being sent counts as sent, so that it is not sent once more where a signal's handler raises: the
         connection is dropped then, which may flush it.
         """
-        unsent, rest = self._unsent, self._rest
-        data: Any = _NOTHING
+        unsent, data = self._unsent, self._rest
         try:
-            while unsent or rest:
-                data = rest or unsent.popleft()
-                if not rest and (unsent or self._tls is not None):
-                    data = self._gathered(data)
-                rest = self._rest = _NOTHING
+            while data or unsent:
+                if data:
+                    self._rest = _NOTHING
+                else:
+                    data = unsent.popleft()
+                    if unsent or self._tls is not None:
+                        data = self._gathered(data)
                 sent = self._sock.send(data, NOW)
-                if sent < len(data):
-                    rest = self._rest = memoryview(data)[sent:]
+                data = self._rest = memoryview(data)[sent:] if sent < len(data) else _NOTHING
         except OSError as error:
             if is_handlers(error):
                 raise

@@ -6,7 +6,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from benchmarks.estimates import CONFIDENCE, Interval, judge
-from benchmarks.plans import ASYNCPG_POOL, BARE, OURS_LIMITED, OURS_ROUTED, PSYCOPG, PSYCOPG_POOL, PUBLISHED_ROUTED
+from benchmarks.plans import (
+    ASYNCPG_POOL,
+    BARE,
+    OURS_LIMITED,
+    OURS_ROUTED,
+    PSYCOPG,
+    PSYCOPG_EXECUTE,
+    PSYCOPG_POOL,
+    PUBLISHED_ROUTED,
+)
 from benchmarks.results import Gate, Run, Table
 from benchmarks.tables import interval
 
@@ -80,15 +89,21 @@ def _busy(run: Run) -> Iterator[Aim]:
 def _threads(run: Run) -> Iterator[Aim]:
     for placement in ("own core", "same core", "free"):
         alone = run.table(loop="threads", tasks=1, placement=placement)
-        value = None if alone is None else alone.cpu_ratio(OURS_ROUTED)
-        if alone is not None and value is not None:
-            verdict = _WORDS[judge(value, 1.1)] if _is_quiet(alone, OURS_ROUTED, PSYCOPG) else "undecided"
-            what = "client CPU ≤ 1.1 × a bare psycopg connection's"
-            yield Aim(what, alone.situation.title, interval(value), verdict)
+        if alone is not None:
+            yield from _cpu(alone, PSYCOPG_EXECUTE, "by `connection.execute`")
+            yield from _cpu(alone, PSYCOPG, "with a cursor that is kept")
     for threads in (8, 32):
         busy = run.table(loop="threads", tasks=threads)
         if busy is not None:
             yield from _ratio(busy, PSYCOPG_POOL, 1.5, "psycopg_pool, with a deadline", OURS_LIMITED)
+
+
+def _cpu(table: Table, other: str, how: str) -> Iterator[Aim]:
+    value = table.cpu_ratio(OURS_ROUTED, other)
+    if value is not None:
+        verdict = _WORDS[judge(value, 1.1)] if _is_quiet(table, OURS_ROUTED, other) else "undecided"
+        what = f"client CPU ≤ 1.1 × a bare psycopg connection's, {how}"
+        yield Aim(what, table.situation.title, interval(value), verdict)
 
 
 def _ratio(table: Table, other: str, limit: float, name: str, ours: str = OURS_ROUTED) -> Iterator[Aim]:

@@ -13,6 +13,7 @@ from benchmarks import plans
 PUBLISHED = "3.2.0"
 _NEEDS = {
     plans.PSYCOPG: ("psycopg",),
+    plans.PSYCOPG_EXECUTE: ("psycopg",),
     plans.PSYCOPG_POOL: ("psycopg", "psycopg_pool"),
     plans.HASQL: ("hasql",),
 }

@@ -18,6 +18,7 @@ ASYNCPG_POOL_NO_RESET = "asyncpg.Pool, no reset"
 PSYCOPG_POOL = "psycopg_pool"
 HASQL = "hasql"
 PSYCOPG = "psycopg"
+PSYCOPG_EXECUTE = "psycopg, connection.execute"
 OURS_LIMITED = "picopyn, routed, with a deadline"
 ALL = (
     BARE,
@@ -31,7 +32,7 @@ ALL = (
     PUBLISHED_ROUTED,
 )
 #: Who is compared where callers are threads.
-THREADED = (PSYCOPG, OURS_ROUTED, OURS_LIMITED, OURS, PSYCOPG_POOL)
+THREADED = (PSYCOPG, PSYCOPG_EXECUTE, OURS_ROUTED, OURS_LIMITED, OURS, PSYCOPG_POOL)
 EVERYBODY = (*ALL, *(name for name in THREADED if name not in ALL))
 FEW = (BARE, OURS_CONNECTION, OURS_ROUTED, OURS, ASYNCPG_POOL_NO_RESET)
 
@@ -149,7 +150,8 @@ def thread_situations(size: Size, placements: tuple[str, ...]) -> Iterator[Situa
 def clients(situation: Situation, available: tuple[str, ...]) -> tuple[str, ...]:
     """Who is compared in a situation; the published picopyn routes INSERTs only."""
     if situation.threaded:
-        return tuple(name for name in THREADED if name in available)
+        alone = situation.tasks == 1
+        return tuple(name for name in THREADED if name in available and (alone or name != PSYCOPG_EXECUTE))
     wanted = ALL if situation.malloc == "natural" else FEW
     without = PUBLISHED_ROUTED if situation.operation == "read" else ""
     return tuple(name for name in wanted if name in available and name != without)

@@ -62,6 +62,23 @@ def _with_cursor(cursor: Any, target: Target) -> Call:
 
 
 @contextmanager
+def psycopg_execute(target: Target) -> Iterator[Opened]:
+    """One connection, called as psycopg's manual does: each call has a cursor of its own."""
+    import psycopg
+
+    text = target.query.replace("$1", "%s").replace("$2", "%s")
+    with psycopg.connect(target.dsn, autocommit=True, prepare_threshold=0) as connection:
+
+        def read(number: int) -> object:
+            return connection.execute(text, (KEYS[number & 4095],)).fetchone()
+
+        def insert(number: int) -> object:
+            return connection.execute(text, (number, TEXT))
+
+        yield Opened([read if target.read else insert], exclusive=True)
+
+
+@contextmanager
 def psycopg_pool(target: Target) -> Iterator[Opened]:
     from psycopg_pool import ConnectionPool
 
@@ -114,6 +131,7 @@ def picopyn(target: Target, *, routed: bool, deadline: float | None = None) -> I
 #: By the name the coordinator uses.
 CLIENTS: dict[str, Callable[[Target], AbstractContextManager[Opened]]] = {
     "psycopg": psycopg_connections,
+    "psycopg, connection.execute": psycopg_execute,
     "psycopg_pool": psycopg_pool,
     "picopyn": lambda target: picopyn(target, routed=False),
     "picopyn, routed": lambda target: picopyn(target, routed=True),

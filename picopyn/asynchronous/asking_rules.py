@@ -22,6 +22,8 @@ REFUSED_BACK_OFF = 60.0
 LONGEST_BACK_OFF = 3600.0
 #: Longest text that is asked about (characters): a plan shows its text, and every question has a plan in its answer.
 LONGEST_TEXT = 32_768
+#: Least time between two checks of a text's route after the first ones (seconds), however often it is called.
+CHECK_APART = 1.0
 #: Questions about one text that may run into their deadline before it counts as dangerous.
 MOST_TIMEOUTS = 3
 
@@ -124,7 +126,7 @@ class AskingRules:
 
 
 class CheckSchedule:
-    """How often calls of a text are offered for a check of its route: its first ones all, then samples.
+    """Which calls of a text are checked against its route: its first ones all, then samples, and those apart in time.
 
     Args:
         rng: Source of the sampling.
@@ -138,23 +140,30 @@ class CheckSchedule:
         self._size = size
         self._first = first
         self._every = every
-        self._offers: dict[str, int] = {}
+        self._checks: dict[str, tuple[int, float]] = {}
 
-    def offered(self, query: str) -> int:
+    def offered(self, query: str, now: float) -> tuple[bool, int]:
         """A call of the text was offered.
 
         Returns:
-            The how manieth call from now on is to be offered next: 1 for the very next one.
+            Whether it is to be checked, and the how manieth call from now on is to be offered next: 1 for the very next
+            one.
         """
-        while query not in self._offers and len(self._offers) >= self._size:
-            del self._offers[next(iter(self._offers))]
-        offers = self._offers[query] = self._offers.get(query, 0) + 1
-        return 1 if offers < self._first else self._rng.randint(1, 2 * self._every - 1)
+        checks, due = self._checks.get(query, (0, now))
+        later = self._rng.randint(1, 2 * self._every - 1)
+        if now < due:
+            return False, later
+        while query not in self._checks and len(self._checks) >= self._size:
+            del self._checks[next(iter(self._checks))]
+        checks += 1
+        is_settled = checks >= self._first
+        self._checks[query] = checks, now + CHECK_APART * is_settled
+        return True, later if is_settled else 1
 
     def restart(self, query: str) -> None:
         """The text was learned anew: its first calls are checked again."""
-        self._offers.pop(query, None)
+        self._checks.pop(query, None)
 
     def clear(self) -> None:
         """Forget every text."""
-        self._offers.clear()
+        self._checks.clear()

@@ -158,17 +158,29 @@ class QueryMetadataService(LearnedTexts):
     def check_later(self, query: str, args: Sequence[Any]) -> int:
         """A routed call of this text has these arguments: compare its route with the server's answer, later.
 
-        A difference makes the text not keyed after one fresh attempt, and is logged once.
-
         Returns:
             The how manieth call of the text from now on is to be offered next: the first ones are all checked, then
-            samples.
+            samples, and not more than one a second.
         """
-        if not (self._desk.takes_checks and self._link.connected):
+        if not self._can_check:
             return _OFFER_AGAIN
-        self._desk.put_check(Check(query, args))
-        self._ensure_worker()
-        return self._schedule.offered(query)
+        chosen, later = self._schedule.offered(query, self._clock.now())
+        if chosen:
+            self.check(query, args)
+        return later
+
+    def check(self, query: str, args: Sequence[Any]) -> None:
+        """The same for a call that must not wait for its turn, since something speaks against the route.
+
+        A difference makes the text not keyed after one fresh attempt, and is logged once.
+        """
+        if self._can_check:
+            self._desk.put_check(Check(query, args))
+            self._ensure_worker()
+
+    @property
+    def _can_check(self) -> bool:
+        return self._desk.takes_checks and self._link.connected
 
     def keyed_select(self, owns: Callable[[str, int], bool]) -> tuple[str, tuple[Any, ...]] | None:
         """A learned SELECT, and arguments whose key lies in a bucket that somebody owns.

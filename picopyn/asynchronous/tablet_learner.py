@@ -121,11 +121,22 @@ class TabletLearner(LearnedTexts):
         Returns:
             The how manieth call of the text from now on is to be offered next.
         """
-        if self.closed or not (self._desk.takes_checks and self._dialogue.link.connected):
+        if not self._can_check:
             return _OFFER_AGAIN
-        self._desk.put_check(Check(query, args))
-        self._ensure_worker()
-        return self._schedule.offered(query)
+        chosen, later = self._schedule.offered(query, self._now())
+        if chosen:
+            self.check(query, args)
+        return later
+
+    def check(self, query: str, args: Sequence[Any]) -> None:
+        """The same for a call that must not wait for its turn."""
+        if self._can_check:
+            self._desk.put_check(Check(query, args))
+            self._ensure_worker()
+
+    @property
+    def _can_check(self) -> bool:
+        return not self.closed and self._desk.takes_checks and self._dialogue.link.connected
 
     def keyed_select(self, owns: Callable[[str, int], bool]) -> None:
         """No statement tells here who leads; the servers say it."""

@@ -47,6 +47,10 @@ class Learner(Protocol):
         """
         ...
 
+    def check(self, query: str, args: Sequence[Any]) -> None:
+        """The same for a call that must not wait for its turn, since something speaks against the route."""
+        ...
+
 
 class CallRouter:
     """Plans calls on a cluster. Owned by an executor.
@@ -253,7 +257,7 @@ class CallRouter:
 
     def doubt(self, request: Request) -> None:
         """A node says that a call's rows are elsewhere: compare the route with the server's answer."""
-        self._cluster.runtime.post(partial(self._learner.check_later, request.query, request.args))
+        self._cluster.runtime.post(partial(self._learner.check, request.query, request.args))
 
     def learn(self, query: str) -> None:
         """Ask about a text now; everybody who waits plans again when that is answered."""

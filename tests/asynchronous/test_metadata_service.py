@@ -793,12 +793,33 @@ async def test_a_text_s_first_calls_are_checked_then_samples():
             if due == 0:
                 due = rig.service.check_later(SELECT, (key,))
             if key % 10 == 0:
-                await settle(40)
+                await asyncio.sleep(0.05)
         checked = [asked.args[0] for asked in rig.first.binds()[before:]]
         assert checked[:20] == list(range(20))
         assert 8 <= len(checked) - 20 <= 40
         assert rig.service.stats().checks == len(checked)
         assert rig.service.stats().differences == 0
+
+
+@jumping
+async def test_a_text_that_is_called_often_is_checked_once_a_second_at_most():
+    """After its first calls: ten thousand calls a second need no more checks than two thousand."""
+    clock = QuestionClock(lambda: asyncio.get_running_loop().time(), share=1.0)
+    async with serving(clock=clock) as rig:
+        await rig.learned(SELECT)
+        before = len(rig.first.binds())
+        due = 1
+        for key in range(200_000):
+            due -= 1
+            if due == 0:
+                due = rig.service.check_later(SELECT, (key,))
+            if key % 100 == 0:
+                await asyncio.sleep(0.01)
+        assert 15 <= len(rig.first.binds()) - before - 20 <= 21
+        rig.service.check(SELECT, (1,))  # a node has refused it: that is looked into at once
+        before = len(rig.first.binds())
+        await settle(40)
+        assert len(rig.first.binds()) == before + 1
 
 
 @jumping

@@ -70,12 +70,11 @@ async def test_the_route_is_compared_with_the_servers_answer_and_may_be_dropped(
     """Not the map but the route was wrong: the text is not keyed any more, and runs where it is sent on."""
     refused(world)
 
-    def check(query: str, args: Any) -> int:
+    def check(query: str, args: Any) -> None:
         del world.knowledge.known[query]
         world.knowledge.forgotten(query)
-        return 1
 
-    world.knowledge.check_later = check  # type: ignore[method-assign]
+    world.knowledge.check = check  # type: ignore[method-assign]
     assert await world.call(READ, AT_R1) in ("i11", "i21")
     assert world.calls()["unlearned"] == 1
 

@@ -272,8 +272,11 @@ class Knowledge:
         self.evicted.append(query)
 
     def check_later(self, query: str, args: Sequence[Any]) -> int:
-        self.checked.append(query)
+        self.check(query, args)
         return 1 if len(self.checked) < 20 else 1000
+
+    def check(self, query: str, args: Sequence[Any]) -> None:
+        self.checked.append(query)
 
 
 class World:

@@ -39,6 +39,7 @@ RowPart = tuple[int, int, str] | bytes
 RowsFunction = Callable[[Sequence[Any]], list[int]]
 
 BOOL: Final = 16
+INT8: Final = 20
 TEXT: Final = 25
 FLOAT8: Final = 701
 VARCHAR: Final = 1043
@@ -118,18 +119,18 @@ class PicodataKeyHash:
 
     @staticmethod
     def fast_key(oid: int, position: int, bucket_count: int, otherwise: KeyFunction) -> KeyFunction:
-        """One function for a key that is an integer; see the protocol."""
-        if oid not in INTEGERS:
+        """One function for a key that is an integer, of which Picodata has one type; see the protocol."""
+        if oid != INT8:
             return otherwise
-        lowest, highest = INTEGERS[oid]
+        _, greatest = INTEGERS[INT8]
 
         def key(args: Sequence[Any], pack: Callable[[int], bytes] = _pack_int) -> int | None:
             try:
                 value = args[position]
-            except IndexError:
+                if type(value) is int and value <= greatest:
+                    return hash_of(pack(value), SEED) % bucket_count + 1
+            except (IndexError, OverflowError):  # it is not there, or less than can be packed
                 return None
-            if type(value) is int and lowest <= value <= highest:
-                return hash_of(pack(value), SEED) % bucket_count + 1
             return otherwise(args)
 
         return key

@@ -231,7 +231,7 @@ class Executor:
                 alarm.ring_at(deadline)
             request.answer = await link.ask(request.method, request.query, request.args, deadline)
         except BaseException as error:
-            await self._go_on(request, (pool, link, error), version)
+            await self._go_on(request, (route, pool, link, error), version)
             return
         if not settle(link):
             pool.pass_on(link)
@@ -261,7 +261,7 @@ class Executor:
         try:
             request.answer = link.ask_now(request.method, request.query, request.args, request.deadline)
         except BaseException as error:
-            return self._go_on(request, (pool, link, error), version)
+            return self._go_on(request, (route, pool, link, error), version)
         if not settle(link):
             pool.pass_on(link)
         route.calls = calls = route.calls + 1
@@ -269,9 +269,13 @@ class Executor:
             self._router.look_closer(route, request)
         return None
 
-    async def _go_on(self, request: Request, failure: tuple[NodePool, Link, BaseException], version: int) -> None:
+    async def _go_on(
+        self, request: Request, failure: tuple[Count, NodePool, Link, BaseException], version: int
+    ) -> None:
         """The only candidate of a call's plan has failed it."""
-        pool, link, error = failure
+        route, pool, link, error = failure
+        if isinstance(route, CompiledRoute):
+            request.route = route
         plan = request.plan
         assert plan is not None, "the short way notes it"
         verdict = await self._recover(request, pool, link, error)

@@ -91,7 +91,7 @@ class Express:
         self.version = self._changes.version
 
     def way(self, request: Request) -> tuple[Count, NodePool] | None:
-        """By which route and where a call goes the short way, which its request notes. None: it has to be planned."""
+        """What counts a call and where it goes the short way; its plan is noted. None: it has to be planned."""
         role = request.role
         if self._changes.version != self.version or request.place is not None:
             return None
@@ -105,7 +105,6 @@ class Express:
         owner = None if bucket is None else route.owners[bucket]
         if owner is None:
             return None
-        request.route = route
         request.plan, pool = owner
         return route, pool
 

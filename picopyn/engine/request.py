@@ -52,7 +52,7 @@ class Request:
         waited: It waited for a leader before it could be sent.
         place: Where the caller said it goes; None: as the route of its statement says.
         plan: The plan of the attempt in flight.
-        route: What the plan was made from, where the text is known.
+        route: What the plan was made from, where the text is known; on the short way, once an attempt has failed.
         node: The node it was sent to last.
         link: The connection it was sent on last; it is with a server while it holds that.
         elsewhere: Where it waits for a connection, another node can serve it as well.

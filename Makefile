@@ -23,7 +23,7 @@ help:  ## what there is
 demo: $(READY)  ## a cluster on this machine, and what the driver does with it
 	@$(BIN)/picopyn demo $(ARGS)
 
-test: $(READY)  ## all tests (ARGS="-k name" for some)
+test: $(READY)  ## all tests (ARGS="-k 'one or other'" for some)
 	$(BIN)/python -m pytest -n 4 --maxschedchunk 32 $(ARGS)
 
 lint: $(READY)  ## style and form

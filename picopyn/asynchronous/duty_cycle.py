@@ -27,10 +27,10 @@ class DutyCycle:
         self._credit = burst
         self._as_of: float | None = None
 
-    def spent(self, seconds: float, now: float, weight: float = 1.0) -> None:
-        """A question that took so long has just ended; questions of weight 5 alone get a fifth of the share."""
+    def spent(self, seconds: float, now: float) -> None:
+        """A question that took so long has just ended."""
         self._refill(now - seconds)
-        self._credit -= seconds * (weight - self._share)
+        self._credit -= seconds * (1 - self._share)
         self._as_of = now
 
     def delay(self, now: float) -> float:

@@ -52,9 +52,14 @@ class Check:
 
 
 class Desk:
-    """Jobs by text, at most one each; urgent ones first, then those that came again; checks last."""
+    """Jobs by text, at most one each; urgent ones first, then those that came again; checks last.
+
+    Attributes:
+        news: Set when something has come that may be done before what waits.
+    """
 
     def __init__(self) -> None:
+        self.news = asyncio.Event()
         self._jobs: dict[str, Job] = {}
         self._urgent: deque[Job] = deque()
         self._again: deque[Job] = deque()
@@ -90,9 +95,11 @@ class Desk:
         if job is None:
             job = self._jobs[query] = Job(query, asyncio.get_running_loop().create_future(), urgent)
             (self._urgent if urgent else self._background).append(job)
+            self.news.set()
         elif urgent and not job.urgent:
             job.urgent = True
             self._urgent.append(job)  # it also stays in the other queue, where it will be found settled
+            self.news.set()
         return job
 
     def prefer(self, job: Job) -> None:
@@ -100,6 +107,7 @@ class Desk:
         if not job.again and not job.urgent:
             job.again = True
             self._again.append(job)  # it also stays in the other queue, where it will be found settled
+            self.news.set()
 
     def make_room(self) -> bool:
         """Give up the oldest text that came only once; False when there is none."""
@@ -118,10 +126,18 @@ class Desk:
     def put_check(self, check: Check) -> None:
         """Put down a check."""
         self._checks.append(check)
+        self.news.set()
 
-    def next(self) -> Job | Check | None:
-        """What to do next; a job stays pending until it is settled."""
-        for queue in (self._urgent, self._again, self._background):
+    def next(self, *, crowd: bool = True) -> Job | Check | None:
+        """What to do next; a job stays pending until it is settled.
+
+        Args:
+            crowd: Whether it may be a text of a crowd; checks are done before those that may not be asked about yet.
+        """
+        queues = [self._urgent, self._again]
+        if crowd or len(self._jobs) < CROWD:
+            queues.append(self._background)
+        for queue in queues:
             while queue:
                 job = queue.popleft()
                 if not job.answer.done():

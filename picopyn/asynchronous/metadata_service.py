@@ -17,6 +17,7 @@ import logging
 import random
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from enum import Enum
 from typing import Any
@@ -34,7 +35,7 @@ from picopyn.asynchronous.bucket_dialogue import BucketDialogue, Finding, Outcom
 from picopyn.asynchronous.learned_texts import LearnedTexts
 from picopyn.asynchronous.metadata_desk import Check, Desk, Job
 from picopyn.asynchronous.metadata_link import MetadataConnect, MetadataLink
-from picopyn.asynchronous.question_clock import CROWD_WEIGHT, QuestionClock
+from picopyn.asynchronous.question_clock import QuestionClock
 from picopyn.asynchronous.service_connection import ServiceConnection, cause
 from picopyn.dialects.base import Dialect
 from picopyn.query_metadata import PreparedStatementMetadata, QueryMetadataCache
@@ -170,7 +171,7 @@ class QueryMetadataService(LearnedTexts):
         return later
 
     def check(self, query: str, args: Sequence[Any]) -> None:
-        """The same for a call that must not wait for its turn, since something speaks against the route.
+        """The same for a call that is checked out of turn, since something speaks against the route.
 
         A difference makes the text not keyed after one fresh attempt, and is logged once.
         """
@@ -180,7 +181,7 @@ class QueryMetadataService(LearnedTexts):
 
     @property
     def _can_check(self) -> bool:
-        return self._desk.takes_checks and self._link.connected
+        return self._phase is _Phase.OPEN and self._desk.takes_checks and self._link.connected
 
     def keyed_select(self, owns: Callable[[str, int], bool]) -> tuple[str, tuple[Any, ...]] | None:
         """A learned SELECT, and arguments whose key lies in a bucket that somebody owns.
@@ -217,6 +218,7 @@ class QueryMetadataService(LearnedTexts):
         if self._phase is _Phase.OPEN:
             self._phase = _Phase.CLOSING
             self._clock.hurry()
+            self._desk.news.set()
         try:
             if self._worker is not None:
                 await asyncio.wait({self._worker})
@@ -273,8 +275,8 @@ class QueryMetadataService(LearnedTexts):
             self._desk.give_up()
 
     async def _work(self) -> None:
-        while (task := self._desk.next()) is not None:
-            self._clock.weight = CROWD_WEIGHT if self._desk.is_of_a_crowd(task) else 1.0
+        while (task := await self._next()) is not None:
+            self._clock.of_crowd = self._desk.is_of_a_crowd(task)
             try:
                 if isinstance(task, Check):
                     await self._check(task)
@@ -289,6 +291,18 @@ class QueryMetadataService(LearnedTexts):
                     self._desk.settle(task, self._cache.get(task.query))
                 if not self._desk.hurried and self._phase is _Phase.OPEN:
                     self._clock.calm()
+
+    async def _next(self) -> Job | Check | None:
+        """What to do next. A crowd waits for its turn here, where everything else passes it."""
+        while True:
+            delay = self._clock.crowd_delay()
+            task = self._desk.next(crowd=not delay)
+            if task is not None or not delay or not self._desk.pending:
+                return task
+            self._desk.news.clear()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(delay):
+                    await self._desk.news.wait()
 
     async def _serve(self, job: Job) -> None:
         """One discovery; a second try if the tables changed, or the node was silent while somebody waits."""

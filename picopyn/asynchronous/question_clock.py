@@ -17,9 +17,8 @@ T = TypeVar("T")
 
 #: Share of one server's time that background questions may take.
 BACKGROUND_SHARE = 0.1
-#: What a question about one of a crowd of texts that came only once counts for: they get a fifth of the share, for
-#: hardly one of them will be used again.
-CROWD_WEIGHT = 5.0
+#: The part of it that a crowd of texts that came only once may take, for hardly one of them will be used again.
+CROWD_SHARE = 0.02
 #: Seconds of question time that may be saved up, so that the first texts of a program are learned at once.
 SAVED_SECONDS = 0.5
 #: Seconds a question may take. Generous: it may queue behind the server's own limit, and slow is not dead.
@@ -41,7 +40,7 @@ class QuestionClock:
 
     Attributes:
         now: The clock itself.
-        weight: What a second of the questions asked now counts for in the background share.
+        of_crowd: The questions asked now are about a text of a crowd.
     """
 
     def __init__(
@@ -52,9 +51,10 @@ class QuestionClock:
         saved: float = SAVED_SECONDS,
     ) -> None:
         self.now = now
-        self.weight = 1.0
+        self.of_crowd = False
         self._seconds = seconds
         self._duty = DutyCycle(share, saved)
+        self._crowd = DutyCycle(share * CROWD_SHARE / BACKGROUND_SHARE, saved * CROWD_SHARE / BACKGROUND_SHARE)
         self._hurry = asyncio.Event()
         self._deadline: asyncio.Timeout | None = None
 
@@ -68,6 +68,10 @@ class QuestionClock:
     def calm(self) -> None:
         """Nobody waits any more."""
         self._hurry.clear()
+
+    def crowd_delay(self) -> float:
+        """Seconds until the next text of a crowd may be asked about; 0 when it may be now."""
+        return 0.0 if self._hurry.is_set() else self._crowd.delay(self.now())
 
     async def ask(self, question: Callable[[], Awaitable[T]]) -> T:
         """Put a question when its turn has come.
@@ -88,7 +92,10 @@ class QuestionClock:
         finally:
             self._deadline = None
             if not hurried:  # what a caller waits for is not background work
-                self._duty.spent(min(most, self.now() - begun), self.now(), self.weight)
+                seconds, now = min(most, self.now() - begun), self.now()
+                self._duty.spent(seconds, now)
+                if self.of_crowd:
+                    self._crowd.spent(seconds, now)
 
     @property
     def _hurried_seconds(self) -> float:

@@ -129,7 +129,7 @@ class TabletLearner(LearnedTexts):
         return later
 
     def check(self, query: str, args: Sequence[Any]) -> None:
-        """The same for a call that must not wait for its turn."""
+        """The same for a call that is checked out of turn."""
         if self._can_check:
             self._desk.put_check(Check(query, args))
             self._ensure_worker()

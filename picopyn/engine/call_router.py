@@ -48,7 +48,7 @@ class Learner(Protocol):
         ...
 
     def check(self, query: str, args: Sequence[Any]) -> None:
-        """The same for a call that must not wait for its turn, since something speaks against the route."""
+        """The same for a call that is checked out of turn, since something speaks against the route."""
         ...
 
 

@@ -242,7 +242,7 @@ class Executor:
     def start(self, request: Request) -> Coroutine[Any, Any, None] | None:
         """The same where connections block: no coroutine is needed for as long as nothing is in the way.
 
-        The two agree line by line; a function for what they share would cost every call of both facades.
+        The two agree but for the alarm; a function for what they share would cost every call of both facades.
 
         Returns:
             What is left to be run; None: nothing, there is an answer.

@@ -111,6 +111,7 @@ class Express:
     def _common_way(self, request: Request) -> tuple[Count, NodePool] | None:
         """The same for a call whose text has no route."""
         alone = self.alone
+        # Rows of arguments have a place, so they are planned: without arguments in a row, they may leave a transaction.
         if alone is None or not request.args or request.role is not _LEADER or self._suspects:
             return None
         request.plan, known = alone

@@ -16,7 +16,7 @@ from picopyn.engine.jobs import Jobs
 from picopyn.engine.node_pool import NodePool
 from picopyn.engine.node_probe import NodeProbe, ProbeListener
 from picopyn.engine.runtime import Link, Runtime, Waiter
-from picopyn.routing.watch import IDLE_TICK, TICK, Change, Sight, Watch
+from picopyn.routing.watch import IDLE_TICK, Change, Sight, Watch
 from picopyn.topology import Node
 
 #: How often the cluster is looked at while calls in flight may wait for a leader that is away (seconds).
@@ -125,11 +125,10 @@ class Probes:
         return links
 
     def doubt(self, node: Node) -> None:
-        """Something failed at a node: ask it at once, if that is due, and look closely from now on."""
+        """Something failed at a node: ask it at once, if that is due, and look at all of them."""
         now = self._runtime.now()
         if node.uuid in self._probes and self.watch.is_due(node.uuid, now, eager=False):
             self._ask(node.uuid, now)
-        self._pace = TICK
         if self._pause is not None:
             self._pause.wake(None)
 

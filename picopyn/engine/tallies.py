@@ -6,7 +6,7 @@ It decides which texts are remembered: those that are called most. It knows no r
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, MutableMapping
+from collections.abc import Mapping, MutableMapping
 from contextlib import AbstractContextManager
 from typing import Any, Final
 
@@ -18,7 +18,6 @@ LONGEST_TEXT = 32_768
 
 #: Stands for all texts that have no tally of their own.
 OTHERS = ""
-
 
 #: Number of a call that never comes.
 NEVER: Final = 1 << 60
@@ -111,8 +110,7 @@ class Tallies:
             self._book()
 
     def _book(self) -> None:
-        counts: Iterable[Count] = (*self.held.values(), *self.textless.values())
-        for count in counts:
+        for count in (*self.held.values(), *self.textless.values()):
             count.book()
 
     def _shrink(self) -> None:

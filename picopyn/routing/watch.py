@@ -28,8 +28,9 @@ from random import Random
 
 from picopyn.routing.health import EAGER_PAUSE, UNANSWERED, Health, NodeState
 
-#: Time between two looks, and the same while nothing can change soon (seconds).
+#: Time between two looks (seconds).
 TICK = 0.05
+#: The same while no call is in flight, or nodes that are silent have answered; so a hang may be seen that much later.
 IDLE_TICK = 0.1
 #: How long a node may be silent while calls wait for it before it is asked (seconds).
 SILENCE = 0.3
@@ -130,6 +131,11 @@ class _Vigil:
     def hear(self, time: float) -> None:
         """It is silent no longer, or nobody waits for it."""
         self.silent_since, self.ask_from, self.rest = time, 0.0, SILENCE
+
+    @property
+    def has_answered(self) -> bool:
+        """Whether it has answered since it fell silent, and is not being asked again."""
+        return self.answer_by is None and self.rest > SILENCE
 
     @property
     def limit(self) -> float:
@@ -300,8 +306,7 @@ class Watch:
     def _is_exciting(self, uuid: str, sight: Sight) -> bool:
         """Whether it was heard, or is silent and has not said why; once it has answered, a statement just runs."""
         vigil = self._vigil(uuid)
-        unexplained = vigil.answer_by is not None or vigil.rest <= SILENCE
-        return sight is Sight.HEARD or (sight is Sight.SILENT and unexplained)
+        return sight is Sight.HEARD or (sight is Sight.SILENT and not vigil.has_answered)
 
     def _is_hung(self, uuid: str) -> bool:
         """Whether calls that are in flight at a silent node have no hope."""

@@ -71,7 +71,7 @@ class Link:
         return answer
 
     def _ask_rarely(self, method: str, query: str, args: tuple[Any, ...], timeout: float | None) -> Any:
-        if method in SHAPES:
+        if method == "execute":  # without arguments, else it is no rarity
             return self.wire.simple_query(query, timeout)
         return self.wire.run_many(getattr(self.wire, method)(query, *args, timeout=timeout))
 

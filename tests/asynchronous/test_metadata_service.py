@@ -761,6 +761,34 @@ async def test_a_crowd_of_texts_that_come_once_gets_a_fiftieth_of_the_time():
 
 
 @jumping
+async def test_a_text_that_comes_again_passes_the_crowd_and_what_it_has_used():
+    """A slow question about one of the crowd is paid for by the crowd; so is a check not left behind it."""
+    queries = [f"SELECT {n} FROM t WHERE id = $1" for n in range(400)]
+    explainer = Explainer().keyed_by_first(SELECT, *queries)
+
+    slow = [2.0]
+
+    async def slow_answer_at_first(key):
+        await asyncio.sleep(slow.pop() if slow else 0)
+        return plan(f"[{bucket_of((20, key))}]")
+
+    explainer.when(f"EXPLAIN {queries[0]}", slow_answer_at_first)
+    async with serving(explainer, size=1000) as rig:
+        await rig.learned(SELECT)
+        for query in queries:
+            rig.service.request_if_missing(query)
+        await asyncio.sleep(1)
+        rig.service.request_if_missing(queries[-1])
+        rig.service.check(SELECT, (1,))
+        await asyncio.sleep(60)
+        assert rig.service.request_if_missing(queries[-1]) is not None
+        assert rig.service.stats().checks == 1
+        assert rig.service.stats().pending >= CROWD
+        await rig.service.close()
+        assert not rig.service.stats().pending
+
+
+@jumping
 async def test_a_waiter_is_not_held_back_by_the_budget():
     """Texts in the background wait for their turn, a caller does not."""
     queries = [f"SELECT {n} FROM t WHERE id = $1" for n in range(20)]

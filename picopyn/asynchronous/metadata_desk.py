@@ -13,8 +13,8 @@ from typing import Any
 
 from picopyn.query_metadata import PreparedStatementMetadata
 
-#: So many texts that wait are a crowd: more than a program has that writes its texts itself.
-CROWD = 200
+#: So many texts that wait are a crowd: a program that writes its texts itself has learned most of them by then.
+CROWD = 50
 #: Argument sets that may wait to be checked; more are not checked.
 MOST_WAITING_CHECKS = 32
 

@@ -17,8 +17,8 @@ T = TypeVar("T")
 
 #: Share of one server's time that background questions may take.
 BACKGROUND_SHARE = 0.1
-#: The part of it that a crowd of texts that came only once may take, for hardly one of them will be used again. Less than
-#: a hundredth: then the calls that meet a question are too few to move the 99th percentile of the others.
+#: The part of it that a crowd of texts that came only once may take, for hardly one of them will be used again. Less
+#: than a hundredth: then the calls that meet a question are too few to move the 99th percentile of the others.
 CROWD_SHARE = 0.005
 #: Seconds of question time that may be saved up, so that the first texts of a program are learned at once.
 SAVED_SECONDS = 0.5

@@ -26,6 +26,11 @@ from uuid import UUID
 from picopyn.dialects.picodata.bucket_rows import INTEGERS, SEED, UUID_HEADER, UUID_OID, compile_rows, hash_of
 from picopyn.dialects.picodata.bucket_rows import pack_int as _pack_int
 
+try:
+    from picopyn.dialects.picodata._quick_keys import int_key, text_key
+except ImportError:  # installed where nothing can be compiled
+    from picopyn.dialects.picodata.quick_keys import int_key, text_key
+
 #: As `picopyn.dialects.base.Encoder`.
 Encoder = Callable[[Any], bytes | None]
 
@@ -119,21 +124,12 @@ class PicodataKeyHash:
 
     @staticmethod
     def fast_key(oid: int, position: int, bucket_count: int, otherwise: KeyFunction) -> KeyFunction:
-        """One function for a key that is an integer, of which Picodata has one type; see the protocol."""
-        if oid != INT8:
-            return otherwise
-        _, greatest = INTEGERS[INT8]
-
-        def key(args: Sequence[Any], pack: Callable[[int], bytes] = _pack_int) -> int | None:
-            try:
-                value = args[position]
-                if type(value) is int and value <= greatest:
-                    return hash_of(pack(value), SEED) % bucket_count + 1
-            except (IndexError, OverflowError):  # it is not there, or less than can be packed
-                return None
-            return otherwise(args)
-
-        return key
+        """One function for a key that is an integer, of which Picodata has one type, or a text; see the protocol."""
+        if oid == INT8:
+            return int_key(position, bucket_count, otherwise)
+        if oid in (TEXT, VARCHAR):
+            return text_key(position, bucket_count, otherwise)
+        return otherwise
 
     @staticmethod
     def fast_rows(parts: Sequence[RowPart], bucket_count: int, otherwise: RowsFunction) -> RowsFunction:

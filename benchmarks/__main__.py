@@ -24,7 +24,7 @@ _BUILD = Path(__file__).parent.parent / "build" / "benchmarks"
 _GATE = {
     "tiny": ["--processes", "2", "--rounds", "3", "--seconds", "0.02", "--patience", "2"],
     "standard": [],
-    "full": ["--processes", "12", "--rounds", "20", "--seconds", "0.15", "--patience", "300"],
+    "full": ["--processes", "36", "--rounds", "40", "--seconds", "0.05", "--patience", "300"],
 }
 _LAYERS = {"tiny": ["--calls", "200", "--repeats", "3"], "standard": [], "full": ["--repeats", "200"]}
 

@@ -9,7 +9,7 @@ load are repeated; where too few are clean, a limit can be found to hold, but no
 On asyncio's own loop malloc is pinned to its cheap state: else the bare connection would pay for its large buffer, and
 hide what we add.
 
-    python -m benchmarks.gate [--processes 12] [--rounds 10] [--seconds 0.08]
+    python -m benchmarks.gate [--processes 24] [--rounds 30] [--seconds 0.02]
 """
 
 from __future__ import annotations
@@ -118,9 +118,9 @@ def main(words: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.gate", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--processes", type=int, default=12)
-    parser.add_argument("--rounds", type=int, default=10)
-    parser.add_argument("--seconds", type=float, default=0.08)
+    parser.add_argument("--processes", type=int, default=24)
+    parser.add_argument("--rounds", type=int, default=30)
+    parser.add_argument("--seconds", type=float, default=0.02)
     parser.add_argument("--patience", type=float, default=30.0, help="seconds that repeated blocks may cost")
     parser.add_argument("--loop", action="append", default=[], choices=("asyncio", "uvloop"))
     parser.add_argument("--save", type=Path, default=results.RESULTS / results.GATE)

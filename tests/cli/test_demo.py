@@ -150,7 +150,8 @@ def test_a_missing_package_is_named(environment: dict[str, str]) -> None:
     )
     assert done.returncode == 2
     assert "'rich" in done.stderr
-    assert "pip install 'picopyn[testing,cli]'" in done.stderr
+    assert "extras testing and cli, from a clone: pip install '.[testing,cli]'" in done.stderr
+    assert "pip install 'picopyn" not in done.stderr  # from the index, that is an older driver
     assert "Traceback" not in done.stderr
 
 
@@ -166,7 +167,7 @@ def test_without_postgresql_it_says_what_to_install(environment: dict[str, str],
     )
     assert done.returncode == 2
     assert str(tmp_path) in done.stderr
-    assert "pip install 'picopyn[testing]'" in done.stderr
+    assert "extra testing (from a clone: pip install '.[testing]')" in done.stderr
 
 
 def test_the_version_needs_no_extra_package(environment: dict[str, str]) -> None:

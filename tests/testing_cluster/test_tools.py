@@ -274,7 +274,7 @@ def test_missing_binaries_are_reported_with_every_place_that_was_tried(
 ) -> None:
     """And with what to do."""
     monkeypatch.setenv(postgres_binaries.ENVIRONMENT_NAME, str(tmp_path))
-    with pytest.raises(PostgresNotFound, match=rf"picopyn\[testing\].*{tmp_path}: no initdb there"):
+    with pytest.raises(PostgresNotFound, match=rf"'\.\[testing\]'.*{tmp_path}: no initdb there"):
         PostgresServer().start()
 
 

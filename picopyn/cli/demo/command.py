@@ -14,8 +14,8 @@ import sys
 from collections.abc import Callable, Iterator
 from types import FrameType
 
-#: What to do when something is not installed.
-_ADVICE = "install it with: pip install 'picopyn[testing,cli]'"
+#: What to do when something is not installed. Not by the name `picopyn`: the index has an older driver under it.
+_ADVICE = "install picopyn with its extras testing and cli, from a clone: pip install '.[testing,cli]'"
 
 
 def run(*, quick: bool, threads: bool = False, chaos: bool = False, seed: int | None = None) -> int:

@@ -18,6 +18,7 @@ import pytest
 
 from picopyn.testing import (
     AutoJumpLoop,
+    ClusterError,
     FaultProxy,
     ManualClock,
     PicodataCluster,
@@ -276,6 +277,29 @@ def test_missing_binaries_are_reported_with_every_place_that_was_tried(
     monkeypatch.setenv(postgres_binaries.ENVIRONMENT_NAME, str(tmp_path))
     with pytest.raises(PostgresNotFound, match=rf"'\.\[testing\]'.*{tmp_path}: no initdb there"):
         PostgresServer().start()
+
+
+@pytest.mark.parametrize(
+    ("what", "told"),
+    [
+        ("exit 3", "its process ended with 3; its log: empty"),
+        ("kill -9 $$", "its process was ended by signal 9; its log: empty"),
+        ("echo no room >&2; exit 1", "its process ended with 1; its log: no room"),
+        ("cat >/dev/null", "it said nothing for 0.2 s; its log: empty"),
+    ],
+)
+def test_a_cluster_that_does_not_start_says_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str, told: str
+) -> None:
+    """Also when its process has written nothing."""
+    program = tmp_path / "program"
+    program.write_text(f"#!/bin/sh\nread shape\n{what}\n")
+    program.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(program))
+    monkeypatch.setattr("picopyn.testing.picodata.picodata_cluster._START_TIMEOUT", 0.2 if "cat" in what else 60.0)
+    with pytest.raises(ClusterError) as failed:
+        PicodataCluster().start()
+    assert str(failed.value) == f"the embedded cluster did not start: {told}"
 
 
 _START = """

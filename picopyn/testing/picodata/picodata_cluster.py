@@ -159,7 +159,7 @@ class PicodataCluster:
         """Start the process; returns when every instance answers.
 
         Raises:
-            ClusterError: It did not start; the message holds the end of its log.
+            ClusterError: It did not start; the message says how its process ended, and holds the end of its log.
         """
         if self._process is not None:
             return self
@@ -194,7 +194,8 @@ class PicodataCluster:
             process.stdin.flush()
         ready, _, _ = select.select([process.stdout], [], [], _START_TIMEOUT)
         if not ready or not process.stdout.readline():
-            raise ClusterError(f"the embedded cluster did not start: {_tail(directory / 'log')}")
+            reason = _end_of(process) if ready else f"it said nothing for {_START_TIMEOUT:g} s"
+            raise ClusterError(f"the embedded cluster did not start: {reason}; its log: {_tail(directory / 'log')}")
 
     def shutdown(self) -> None:
         """End the cluster and its storage; does nothing when it is not running."""
@@ -466,9 +467,18 @@ def _end(process: subprocess.Popen[str], directory: Path) -> None:
     shutil.rmtree(directory, ignore_errors=True)
 
 
+def _end_of(process: subprocess.Popen[str]) -> str:
+    """How a process ended that has closed its output."""
+    try:
+        code = process.wait(timeout=5)
+    except subprocess.TimeoutExpired:
+        return "its process closed its output"
+    return f"its process ended with {code}" if code >= 0 else f"its process was ended by signal {-code}"
+
+
 def _tail(path: Path) -> str:
     try:
-        return path.read_text(errors="replace")[-2000:]
+        return path.read_text(errors="replace")[-2000:].strip() or "empty"
     except OSError:
         return "none"
 

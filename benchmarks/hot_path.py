@@ -1,8 +1,9 @@
 """Where the microseconds of a call go, without a network: the real pool, over connections that answer at once.
 
 Each layer is run alone, many times; the least of many repeats counts, since everything that disturbs only adds. The
-layers of one call are: making the request, planning, taking and giving a connection. `rest` is what they do not
-explain: the loop itself, the coroutines, the list of calls in flight, sending, the counters.
+layers of one call are: making the request, planning, taking and giving a connection. `rest` is what is left of a call
+by key: the loop itself, the coroutines, the list of calls in flight, sending, the counters; less what the short way
+saves, for such a call is not planned.
 
 With a real server on the same core the same code runs slower, for between two calls others have used the processor's
 caches. How much it then takes is read from the clock, before the connection is called and after it has answered.

@@ -25,7 +25,7 @@ def page(run: Run, gate: Gate | None, layers: Layers | None) -> str:
     parts = {
         "warnings": "\n\n".join(tables.warnings(run) + _gate_warnings(gate)),
         "aims": _aims(run, gate),
-        "machine": _machine(run),
+        "machine": _machine(run, gate, layers),
         "layers": _layers(layers),
         "tables": _tables([table for table in run.tables if not table.situation.threaded]),
         "threads": _tables([table for table in run.tables if table.situation.threaded]),
@@ -80,7 +80,7 @@ def _gate_warnings(gate: Gate | None) -> list[str]:
     return ["**The gate was measured beside other work.**"] if gate.disturbed else []
 
 
-def _machine(run: Run) -> str:
+def _machine(run: Run, gate: Gate | None, layers: Layers | None) -> str:
     machine: Machine = run.machine
     versions: dict[str, dict[str, str]] = {
         measured.client: measured.versions for table in run.tables for measured in table.measured
@@ -94,9 +94,16 @@ def _machine(run: Run) -> str:
         "server": run.server,
         "here": _named(versions.get(OURS_ROUTED, {})),
         "beside picopyn 3.2.0": _named(next((v for c, v in versions.items() if c.startswith("picopyn 3.2.0")), {})),
-        "run": f"{run.made}, size {run.size_name}, {run.took / 60:.0f} min",
+        "comparison": f"{run.made}, size {run.size_name}, {run.took / 60:.0f} min",
+        "gate": "" if gate is None else _gate_run(gate),
+        "layers": "" if layers is None else layers.made,
     }
     return "\n".join(["| | |", "| --- | --- |", *[f"| {name} | {value} |" for name, value in rows.items() if value]])
+
+
+def _gate_run(gate: Gate) -> str:
+    processes = max((len(line.processes) for line in gate.lines), default=0)
+    return f"{gate.made}, {processes} processes for each situation, {gate.blocks} rounds, blocks of {gate.seconds:g} s"
 
 
 def _named(versions: dict[str, str]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import re
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -56,6 +57,8 @@ def test_the_page_is_complete() -> None:
     assert "Without somebody: no such module" in text
     assert "Some Processor, 2 cores, virtual machine" in text
     assert "| plan, by key | 1.25 |" in text
+    for program in ("comparison", "gate", "layers"):
+        assert re.search(rf"^\| {program} \| \d+-\d\d-\d\d", text, re.MULTILINE), program
 
 
 def test_the_page_lives_without_gate_and_layers() -> None:

@@ -1,9 +1,8 @@
 """Where the microseconds of a call go, without a network: the real pool, over connections that answer at once.
 
 Each layer is run alone, many times; the least of many repeats counts, since everything that disturbs only adds. The
-layers of one call are: making the request, planning, taking and giving a connection. `rest` is what is left of a call
-by key: the loop itself, the coroutines, the list of calls in flight, sending, the counters; less what the short way
-saves, for such a call is not planned.
+layers of one call by key are: making the request, looking up its owner (the short way), taking and giving a connection.
+`rest` is what is left of it: the coroutines, the deadline, sending, the counters. A call without a key is planned.
 
 With a real server on the same core the same code runs slower, for between two calls others have used the processor's
 caches. How much it then takes is read from the clock, before the connection is called and after it has answered.
@@ -110,9 +109,11 @@ async def _layers(pool: Any, watch: Stopwatch) -> dict[str, float]:
         node_pool.give(node_pool.try_take())
 
     bare = await watch.awaited(lambda: link.ask("fetchrow", READ, (7,), None))
+    way = executor._express.way
+    assert way(request) is not None, "calls by key go the short way"
     found = {
         "request": watch.plain(lambda: pool._request("fetchrow", READ, (7,), None, None, None)),
-        "plan, by key": watch.plain(lambda: executor.plan(request)),
+        "way, by key": watch.plain(lambda: way(request)),
         "plan, no key": watch.plain(lambda: executor.plan(scan)),
     }
     node_pool.give(link)
@@ -120,7 +121,7 @@ async def _layers(pool: Any, watch: Stopwatch) -> dict[str, float]:
     found["whole, by key"] = await watch.awaited(lambda: pool.fetchrow(READ, 7)) - bare
     found["whole, no key"] = await watch.awaited(lambda: pool.fetchrow(SCAN, 7)) - bare
     found["whole, by key, timeout="] = await watch.awaited(lambda: pool.fetchrow(READ, 7, timeout=5.0)) - bare
-    explained = sum(found[name] for name in ("request", "plan, by key", "take and give"))
+    explained = sum(found[name] for name in ("request", "way, by key", "take and give"))
     found["rest, by key"] = found["whole, by key"] - explained
     return {name: round(value, 3) for name, value in found.items()}
 

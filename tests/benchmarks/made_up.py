@@ -89,7 +89,7 @@ def gate() -> Gate:
 
 def layers() -> Layers:
     """A dissection."""
-    return Layers("2026-01-02", MACHINE, {"plan, by key": 1.25, "whole, by key": 3.5})
+    return Layers("2026-01-02", MACHINE, {"way, by key": 1.25, "whole, by key": 3.5})
 
 
 __all__ = ["ASYNCPG_POOL", "PUBLISHED_ROUTED", "block", "gate", "layers", "measured", "run", "table"]

@@ -56,7 +56,7 @@ def test_the_page_is_complete() -> None:
     assert "Without hasql: not installed" in text
     assert "Without somebody: no such module" in text
     assert "Some Processor, 2 cores, virtual machine" in text
-    assert "| plan, by key | 1.25 |" in text
+    assert "| way, by key | 1.25 |" in text
     for program in ("comparison", "gate", "layers"):
         assert re.search(rf"^\| {program} \| \d+-\d\d-\d\d", text, re.MULTILINE), program
 

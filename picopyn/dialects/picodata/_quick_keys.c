@@ -155,19 +155,19 @@ bound_to(PyMethodDef *function, PyObject *words)
     return key;
 }
 
-static PyMethodDef INT = {"int_key", key_of_int, METH_O, "The bucket of an integer among a call's arguments."};
-static PyMethodDef TEXT = {"text_key", key_of_text, METH_O, "The bucket of a text among a call's arguments."};
+static PyMethodDef INT_KEY = {"int_key", key_of_int, METH_O, "The bucket of an integer among a call's arguments."};
+static PyMethodDef TEXT_KEY = {"text_key", key_of_text, METH_O, "The bucket of a text among a call's arguments."};
 
 static PyObject *
 int_key(PyObject *module, PyObject *words)
 {
-    return bound_to(&INT, words);
+    return bound_to(&INT_KEY, words);
 }
 
 static PyObject *
 text_key(PyObject *module, PyObject *words)
 {
-    return bound_to(&TEXT, words);
+    return bound_to(&TEXT_KEY, words);
 }
 
 static PyMethodDef FUNCTIONS[] = {

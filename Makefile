@@ -42,10 +42,11 @@ bench: $(READY)  ## speed beside other pools, on plain PostgreSQL (ARGS="--size 
 	$(BIN)/python -m benchmarks --everything $(ARGS)
 
 clean:  ## take away what was made
-	rm -rf .venv site .pytest_cache .mypy_cache .ruff_cache .hypothesis dist
+	rm -rf .venv site .pytest_cache .mypy_cache .ruff_cache .hypothesis dist build *.egg-info
+	rm -f picopyn/dialects/picodata/*.so
 
 # pip 25.1 is the first that reads the dependency group `dev`.
-$(READY): pyproject.toml Makefile
+$(READY): pyproject.toml setup.py picopyn/dialects/picodata/_quick_keys.c Makefile
 	@test -n "$(PYTHON)" || { echo "picopyn needs Python 3.11 or newer, with venv; none was found" >&2; exit 1; }
 	@echo "making .venv with $(PYTHON) …"
 	@$(PYTHON) -m venv .venv

@@ -7,10 +7,11 @@ import platform
 import sys
 import sysconfig
 from collections.abc import Iterator
-from importlib.util import find_spec
 from pathlib import Path
 
 import msgspec
+
+from picopyn.dialects.picodata import bucket_hash, quick_keys
 
 
 class Machine(msgspec.Struct, frozen=True):
@@ -57,7 +58,7 @@ def describe() -> Machine:
         libc=" ".join(platform.libc_ver()).strip(),
         python=f"{sys.implementation.name} {platform.python_version()}",
         optimized_python=True if "--enable-optimizations" in (arguments or "") else None,
-        keys_in_c=find_spec("picopyn.dialects.picodata._quick_keys") is not None,
+        keys_in_c=bucket_hash.int_key is not quick_keys.int_key,
     )
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from picopyn.query_metadata import PreparedStatementMetadata
 
-#: So many texts that wait are a crowd: a program that writes its texts itself has learned most of them by then.
+#: So many texts that wait are a crowd. A text that is in use comes again, and then it is none of them.
 CROWD = 50
 #: Argument sets that may wait to be checked; more are not checked.
 MOST_WAITING_CHECKS = 32

@@ -127,7 +127,7 @@ key_of_text(PyObject *bound, PyObject *args)
         if (bytes != NULL) {
             return bucket(bound, (const unsigned char *)bytes, (size_t)size);
         }
-        PyErr_Clear(); /* half a surrogate pair */
+        PyErr_Clear(); /* half a surrogate pair, or no memory for a copy */
     }
     return otherwise(bound, args);
 }
@@ -139,7 +139,7 @@ bound_to(PyMethodDef *function, PyObject *words)
     Py_ssize_t position, count;
     PyObject *rest;
 
-    if (!PyArg_ParseTuple(words, "nnO", &position, &count, &rest)) {
+    if (!PyArg_ParseTuple(words, "nnO:key", &position, &count, &rest)) {
         return NULL;
     }
     if (position < 0 || count < 1 || !PyCallable_Check(rest)) {

@@ -1,7 +1,7 @@
 """The bucket of a key that is one integer or one text, in as few steps as Python needs: it is computed at every call.
 
 `_quick_keys.c` has the same functions in C, which cost a call less than half (`docs/adr/0016`); these are used where
-that could not be compiled. Neither decides about bytes: those are `bucket_hash`'s.
+that could not be compiled. The bytes are those of `bucket_hash`'s encoders; tests compare all three.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ KeyFunction = Callable[[Sequence[Any]], int | None]
 _, _GREATEST = INTEGERS[20]
 
 
-def int_key(position: int, bucket_count: int, otherwise: KeyFunction) -> KeyFunction:
+def int_key(position: int, bucket_count: int, otherwise: KeyFunction, /) -> KeyFunction:
     """A function of a call's arguments, for an integer among them.
 
     Args:
@@ -38,7 +38,7 @@ def int_key(position: int, bucket_count: int, otherwise: KeyFunction) -> KeyFunc
     return key
 
 
-def text_key(position: int, bucket_count: int, otherwise: KeyFunction) -> KeyFunction:
+def text_key(position: int, bucket_count: int, otherwise: KeyFunction, /) -> KeyFunction:
     """The same for a text."""
 
     def key(args: Sequence[Any]) -> int | None:

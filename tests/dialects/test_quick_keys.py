@@ -6,11 +6,11 @@ import gc
 import importlib
 import os
 import shutil
+import subprocess
 import sys
 import sysconfig
 from collections.abc import Callable, Sequence
 from enum import IntEnum
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -43,15 +43,17 @@ def functions(request: pytest.FixtureRequest) -> ModuleType:
         return importlib.import_module(f"picopyn.dialects.picodata.{request.param}")
     except ImportError:
         if can_compile():
-            pytest.fail("the functions in C are not compiled: install picopyn anew")
+            pytest.fail("the functions in C could be compiled, but were not; `pip install -v .` says why")
         pytest.skip("there is no C compiler, or there are no headers of Python")
 
 
 def can_compile() -> bool:
-    """Whether the functions in C could be there."""
+    """Whether the functions in C could be there: a compiler works, and finds Python's headers."""
     compiler = (os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc").split()[0]
-    headers = Path(sysconfig.get_path("include"), "Python.h").exists()
-    return headers and shutil.which(compiler) is not None and not sysconfig.get_config_var("Py_GIL_DISABLED")
+    if shutil.which(compiler) is None or sysconfig.get_config_var("Py_GIL_DISABLED"):
+        return False
+    command = [compiler, "-I", sysconfig.get_path("include"), "-x", "c", "-c", "-o", os.devnull, "-"]
+    return subprocess.run(command, input=b"#include <Python.h>\n", capture_output=True, timeout=60).returncode == 0
 
 
 def plain(oid: int, position: int, count: int) -> KeyFunction:
@@ -155,7 +157,9 @@ def test_nothing_is_kept_of_a_call(functions: ModuleType) -> None:
 
 def test_the_functions_in_c_are_used_where_there_are_some() -> None:
     """And refuse to be made from what would have no bucket."""
-    compiled = pytest.importorskip("picopyn.dialects.picodata._quick_keys")
+    compiled = pytest.importorskip(
+        "picopyn.dialects.picodata._quick_keys", reason="there is no C compiler, or there are no headers of Python"
+    )
     assert (bucket_hash.int_key, bucket_hash.text_key) == (compiled.int_key, compiled.text_key)
     made = [PICODATA_KEY_HASH.fast_key(oid, 0, 3000, len) for oid in (20, 25, 1043, 2950)]
     assert [type(key) for key in made] == [type(len)] * 4

@@ -24,6 +24,9 @@ LONGEST_BACK_OFF = 3600.0
 LONGEST_TEXT = 32_768
 #: Least time between two checks of a text's route after the first ones (seconds), however often it is called.
 CHECK_APART = 1.0
+#: Marks of texts that were seen, for each text that is remembered otherwise: a mark is a number, and has to outlast all
+#: those that come between two calls of a text in use.
+MARKS_PER_TEXT = 20
 #: Questions about one text that may run into their deadline before it counts as dangerous.
 MOST_TIMEOUTS = 3
 
@@ -63,7 +66,7 @@ class AskingRules:
     """Texts that must not be asked about, for a time or for ever.
 
     Args:
-        size: Number of texts remembered of each sort; the oldest leaves.
+        size: Number of texts remembered of each sort, and a multiple of marks; the oldest leaves.
         lodgers: Number of texts without parameters that may be remembered elsewhere.
 
     Attributes:
@@ -90,7 +93,7 @@ class AskingRules:
         mark = hash(query)
         if mark in self._seen:
             return True
-        self._remember(self._seen, mark, None)
+        self._remember(self._seen, mark, None, self._size * MARKS_PER_TEXT)
         return False
 
     def never_again(self, query: str) -> None:
@@ -118,10 +121,10 @@ class AskingRules:
         """The text may be asked about again at once, unless a question about it lost its connection."""
         self._later.pop(query, None)
 
-    def _remember(self, memory: OrderedDict[K, T], key: K, value: T) -> None:
+    def _remember(self, memory: OrderedDict[K, T], key: K, value: T, size: int = 0) -> None:
         memory[key] = value
         memory.move_to_end(key)
-        while len(memory) > self._size:
+        while len(memory) > (size or self._size):
             memory.popitem(last=False)
 
 

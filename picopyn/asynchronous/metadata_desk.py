@@ -52,7 +52,7 @@ class Check:
 
 
 class Desk:
-    """Jobs by text, at most one each; urgent ones first, then those that came again; checks last.
+    """Jobs by text, at most one each; urgent ones first, then what came again, then the others and checks in turn.
 
     Attributes:
         news: Set when something has come that may be done before what waits.
@@ -65,6 +65,7 @@ class Desk:
         self._again: deque[Job] = deque()
         self._background: deque[Job] = deque()
         self._checks: deque[Check] = deque()
+        self._check_is_next = False
 
     @property
     def pending(self) -> int:
@@ -134,14 +135,15 @@ class Desk:
         Args:
             crowd: Whether it may be a text of a crowd; checks are done before those that may not be asked about yet.
         """
-        queues = [self._urgent, self._again]
-        if crowd or len(self._jobs) < CROWD:
-            queues.append(self._background)
-        for queue in queues:
-            while queue:
-                job = queue.popleft()
-                if not job.answer.done():
-                    return job
+        job = _unsettled(self._urgent) or _unsettled(self._again)
+        if job is not None:
+            return job
+        if not (self._check_is_next and self._checks) and (crowd or len(self._jobs) < CROWD):
+            job = _unsettled(self._background)
+            if job is not None:
+                self._check_is_next = True
+                return job
+        self._check_is_next = False
         return self._checks.popleft() if self._checks else None
 
     def settle(self, job: Job, metadata: PreparedStatementMetadata | None) -> None:
@@ -161,3 +163,12 @@ class Desk:
         for job in list(self._jobs.values()):
             self.settle(job, None)
         self._checks.clear()
+
+
+def _unsettled(queue: deque[Job]) -> Job | None:
+    """Take the first job out that nobody has settled, which may happen while it lies in several queues."""
+    while queue:
+        job = queue.popleft()
+        if not job.answer.done():
+            return job
+    return None

@@ -250,13 +250,13 @@ class QueryMetadataService(LearnedTexts):
     # The worker
 
     def _begin(self, query: str) -> None:
-        job = self._desk.find(query)
+        job, again = self._desk.find(query), self._rules.comes_again(query)
         if job is not None:
             self._desk.prefer(job)
-        elif self._desk.pending < self._cache.size:
-            self._desk.open(query)
-        elif self._rules.comes_again(query) and self._desk.make_room():
-            self._desk.prefer(self._desk.open(query))
+        elif self._desk.pending < self._cache.size or (again and self._desk.make_room()):
+            job = self._desk.open(query)
+            if again:
+                self._desk.prefer(job)
         else:
             self._counts["skipped"] += 1
             _LOG.debug("%d discoveries are pending, another text is left for later", self._desk.pending)

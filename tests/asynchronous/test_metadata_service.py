@@ -10,7 +10,7 @@ import random
 import asyncpg
 import pytest
 
-from picopyn.asynchronous.metadata_desk import CROWD
+from picopyn.asynchronous.metadata_desk import CROWD, Check, Desk, Job
 from picopyn.asynchronous.metadata_service import QueryMetadataService
 from picopyn.asynchronous.question_clock import BACKGROUND_SHARE, CROWD_SHARE, SAVED_SECONDS, QuestionClock
 from picopyn.dialects.picodata import PicodataDialect
@@ -759,6 +759,47 @@ async def test_a_crowd_of_texts_that_come_once_gets_a_small_part_of_the_time():
         rig.service.request_if_missing(queries[-1])
         await asyncio.sleep(120)
         assert rig.service.request_if_missing(queries[-1]) is not None
+
+
+@jumping
+async def test_a_text_in_use_is_learned_however_many_come_between_its_calls():
+    """Its first call left a mark that outlasts thousands that came once; the second one is asked about first."""
+    queries = [f"SELECT {n} FROM t WHERE id = $1" for n in range(3000)]
+    explainer = Explainer().keyed_by_first(SELECT, *queries)
+    for query in queries:
+        explainer.when(f"EXPLAIN {query}", slow_answer)
+    async with serving(explainer, size=100) as rig:
+        for query in (*queries[:1000], SELECT, *queries[1000:]):
+            rig.service.request_if_missing(query)
+        assert rig.service.stats().skipped > 2000
+        assert await rig.learned(SELECT) is not None
+
+
+@jumping
+async def test_a_text_that_gave_way_is_asked_about_when_it_comes_again():
+    """What came once gives way where too many wait; that it came is remembered."""
+    queries = [f"SELECT {n} FROM t WHERE id = $1" for n in range(4)]
+    explainer = Explainer().keyed_by_first(SELECT, *queries)
+    for query in (SELECT, *queries):
+        explainer.when(f"EXPLAIN {query}", slow_answer)
+    async with serving(explainer, size=3) as rig:
+        for query in (SELECT, *queries[:3], queries[3], queries[3]):
+            rig.service.request_if_missing(query)
+        assert rig.service.stats().pending == 3
+        assert await rig.learned(SELECT) is not None
+
+
+@jumping
+async def test_checks_and_texts_that_came_once_take_turns():
+    """Neither waits for the end of the others, which may never come."""
+    desk = Desk()
+    for number in range(3):
+        desk.open(f"SELECT {number} FROM t WHERE id = $1")
+        desk.put_check(Check(SELECT, (number,)))
+    desk.open("SELECT 3 FROM t WHERE id = $1")
+    order = [type(desk.next()) for _ in range(7)]
+    assert order == [Job, Check, Job, Check, Job, Check, Job]
+    assert desk.next() is None
 
 
 async def answer_in_five_milliseconds(key):

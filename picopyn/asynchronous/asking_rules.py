@@ -93,7 +93,7 @@ class AskingRules:
         mark = hash(query)
         if mark in self._seen:
             return True
-        self._remember(self._seen, mark, None, self._size * MARKS_PER_TEXT)
+        self._remember(self._seen, mark, None, times=MARKS_PER_TEXT)
         return False
 
     def never_again(self, query: str) -> None:
@@ -121,10 +121,10 @@ class AskingRules:
         """The text may be asked about again at once, unless a question about it lost its connection."""
         self._later.pop(query, None)
 
-    def _remember(self, memory: OrderedDict[K, T], key: K, value: T, size: int = 0) -> None:
+    def _remember(self, memory: OrderedDict[K, T], key: K, value: T, times: int = 1) -> None:
         memory[key] = value
         memory.move_to_end(key)
-        while len(memory) > (size or self._size):
+        while len(memory) > self._size * times:
             memory.popitem(last=False)
 
 

@@ -6,22 +6,60 @@ The learners ([`metadata_service`][picopyn.asynchronous.metadata_service],
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from picopyn.asynchronous.asking_rules import AskingRules, CheckSchedule
-from picopyn.asynchronous.metadata_desk import Desk
+from picopyn.asynchronous.metadata_desk import Check, Desk
 from picopyn.query_metadata import QueryMetadataCache
 from picopyn.stats import MetadataStats
 
+#: Calls to let pass before a check is offered again that could not be taken.
+_OFFER_AGAIN = 10
 
-class LearnedTexts:
-    """The memory of a learner, which makes its parts."""
+
+class LearnedTexts(ABC):
+    """The memory of a learner, which makes its parts, and does what is put down at its desk."""
 
     _cache: QueryMetadataCache
     _desk: Desk
     _rules: AskingRules
     _schedule: CheckSchedule
     _counts: dict[str, int]
+    _now: Callable[[], float]
+
+    @property
+    @abstractmethod
+    def _can_check(self) -> bool:
+        """Whether a check may be put down now."""
+
+    @abstractmethod
+    def _ensure_worker(self) -> None:
+        """Have somebody at the desk."""
+
+    def check_later(self, query: str, args: Sequence[Any]) -> int:
+        """A routed call of this text has these arguments: compare its route with the server's answer, later.
+
+        Returns:
+            The how manieth call of the text from now on is to be offered next: the first ones are all checked, then
+            samples, and not more than one a second.
+        """
+        if not self._can_check:
+            return _OFFER_AGAIN
+        chosen, later = self._schedule.offered(query, self._now())
+        if chosen:
+            self.check(query, args)
+        return later
+
+    def check(self, query: str, args: Sequence[Any]) -> None:
+        """The same for a call that is checked out of turn, since something speaks against the route.
+
+        A difference makes the text not keyed after one fresh attempt, and is logged once.
+        """
+        if self._can_check:
+            self._desk.put_check(Check(query, args))
+            self._ensure_worker()
 
     def tell_forgotten(self, listener: Callable[[str | None], None], in_use: Callable[[str], bool]) -> None:
         """Tell somebody of every text whose metadata left or was replaced; None stands for all texts.

@@ -16,7 +16,7 @@ import contextvars
 import logging
 import random
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from enum import Enum
@@ -44,8 +44,6 @@ from picopyn.stats import MetadataStats
 
 _LOG = logging.getLogger(__name__)
 
-#: Calls to let pass before a check is offered again that could not be taken.
-_OFFER_AGAIN = 10
 #: Texts remembered as not to be asked about, whatever the size of the cache.
 _FEWEST_REMEMBERED = 1000
 
@@ -156,28 +154,8 @@ class QueryMetadataService(LearnedTexts):
         await asyncio.wait({job.answer})  # not awaited itself: a cancelled caller must not cancel the others' answer
         return job.answer.result()
 
-    def check_later(self, query: str, args: Sequence[Any]) -> int:
-        """A routed call of this text has these arguments: compare its route with the server's answer, later.
-
-        Returns:
-            The how manieth call of the text from now on is to be offered next: the first ones are all checked, then
-            samples, and not more than one a second.
-        """
-        if not self._can_check:
-            return _OFFER_AGAIN
-        chosen, later = self._schedule.offered(query, self._clock.now())
-        if chosen:
-            self.check(query, args)
-        return later
-
-    def check(self, query: str, args: Sequence[Any]) -> None:
-        """The same for a call that is checked out of turn, since something speaks against the route.
-
-        A difference makes the text not keyed after one fresh attempt, and is logged once.
-        """
-        if self._can_check:
-            self._desk.put_check(Check(query, args))
-            self._ensure_worker()
+    def _now(self) -> float:
+        return self._clock.now()
 
     @property
     def _can_check(self) -> bool:
@@ -285,7 +263,7 @@ class QueryMetadataService(LearnedTexts):
             except Exception as error:
                 _LOG.warning("learning about a statement failed: %s", cause(error))
                 self._lose_connection()
-                self._rules.put_off(task.query, REFUSED_BACK_OFF, self._clock.now())
+                self._rules.put_off(task.query, REFUSED_BACK_OFF, self._now())
             finally:
                 if isinstance(task, Job):
                     self._desk.settle(task, self._cache.get(task.query))
@@ -353,7 +331,7 @@ class QueryMetadataService(LearnedTexts):
 
     def _note(self, query: str, outcome: Outcome) -> None:
         """Remember whether, and when, a text may be asked about again."""
-        now = self._clock.now()
+        now = self._now()
         if outcome is Outcome.LEARNED:
             self._rules.learned(query)
         elif outcome is Outcome.REFUSED:
@@ -414,7 +392,7 @@ class QueryMetadataService(LearnedTexts):
     def _may_ask(self, query: str, waiting: bool = False) -> bool:
         if len(query) > LONGEST_TEXT or self._cache.is_known_without_metadata(query):
             return False
-        if not self._rules.may_ask(query, self._clock.now()):
+        if not self._rules.may_ask(query, self._now()):
             return False
         if not (waiting or may_have_parameters(query) or self._rules.comes_again(query)):
             return False

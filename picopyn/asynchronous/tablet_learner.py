@@ -14,9 +14,8 @@ import contextvars
 import logging
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 from picopyn.asynchronous.asking_rules import FIRST_BACK_OFF, AskingRules, CheckSchedule, may_have_parameters
 from picopyn.asynchronous.background import unlamented
@@ -37,8 +36,6 @@ from picopyn.stats import MetadataStats
 
 _LOG = logging.getLogger(__name__)
 
-#: Calls to let pass before a check is offered again that could not be taken.
-_OFFER_AGAIN = 10
 _COUNTERS = tuple(name for name in MetadataStats.__dataclass_fields__ if name not in ("pending", "cached"))
 
 
@@ -114,25 +111,6 @@ class TabletLearner(LearnedTexts):
         self._ensure_worker()
         await asyncio.wait({job.answer})  # not awaited itself: a cancelled caller must not cancel the others' answer
         return job.answer.result()
-
-    def check_later(self, query: str, args: Sequence[Any]) -> int:
-        """A routed call of this text has these arguments: compare its hash code with the server's, later.
-
-        Returns:
-            The how manieth call of the text from now on is to be offered next.
-        """
-        if not self._can_check:
-            return _OFFER_AGAIN
-        chosen, later = self._schedule.offered(query, self._now())
-        if chosen:
-            self.check(query, args)
-        return later
-
-    def check(self, query: str, args: Sequence[Any]) -> None:
-        """The same for a call that is checked out of turn."""
-        if self._can_check:
-            self._desk.put_check(Check(query, args))
-            self._ensure_worker()
 
     @property
     def _can_check(self) -> bool:

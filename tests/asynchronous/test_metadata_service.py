@@ -871,15 +871,17 @@ async def test_a_waiter_is_not_held_back_by_the_budget():
 # Checks
 
 
-async def call_often(rig, calls, *, a_second):
-    """Calls of a keyed text, each with another key, which are offered for checks as the engine does it."""
-    due = 1
+async def checked(rig, calls, *, a_second):
+    """The keys that are checked of calls of a text that is learned, which are offered as the engine does it."""
+    await rig.learned(SELECT)
+    before, due = len(rig.first.binds()), 1
     for key in range(calls):
         due -= 1
         if due == 0:
             due = rig.service.check_later(SELECT, (key,))
         if key % 10 == 0:
             await asyncio.sleep(10 / a_second)
+    return [asked.args[0] for asked in rig.first.binds()[before:]]
 
 
 @jumping
@@ -887,13 +889,10 @@ async def test_a_text_s_first_calls_are_checked_then_samples():
     """The first 20 real argument sets are compared with the server's answer, later about one in a thousand."""
     clock = QuestionClock(lambda: asyncio.get_running_loop().time(), share=1.0)
     async with serving(clock=clock) as rig:
-        await rig.learned(SELECT)
-        before = len(rig.first.binds())
-        await call_often(rig, 20_000, a_second=200)
-        checked = [asked.args[0] for asked in rig.first.binds()[before:]]
-        assert checked[:20] == list(range(20))
-        assert 8 <= len(checked) - 20 <= 40
-        assert rig.service.stats().checks == len(checked)
+        keys = await checked(rig, 20_000, a_second=200)
+        assert keys[:20] == list(range(20))
+        assert 8 <= len(keys) - 20 <= 40
+        assert rig.service.stats().checks == len(keys)
         assert rig.service.stats().differences == 0
 
 
@@ -902,10 +901,7 @@ async def test_a_text_that_is_called_often_is_checked_once_a_second_at_most():
     """After its first calls: ten thousand calls a second need no more checks than two thousand."""
     clock = QuestionClock(lambda: asyncio.get_running_loop().time(), share=1.0)
     async with serving(clock=clock) as rig:
-        await rig.learned(SELECT)
-        before = len(rig.first.binds())
-        await call_often(rig, 200_000, a_second=10_000)
-        assert 15 <= len(rig.first.binds()) - before - 20 <= 21
+        assert 15 <= len(await checked(rig, 200_000, a_second=10_000)) - 20 <= 21
         rig.service.check(SELECT, (1,))  # a node has refused it: that is looked into at once
         before = len(rig.first.binds())
         await settle(40)

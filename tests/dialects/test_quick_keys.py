@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import sys
 import sysconfig
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from enum import IntEnum
 from types import ModuleType
 from typing import Any
@@ -20,10 +20,9 @@ from hypothesis import strategies as st
 
 from picopyn.dialects.picodata import bucket_hash
 from picopyn.dialects.picodata.bucket_hash import PICODATA_KEY_HASH
+from picopyn.dialects.picodata.quick_keys import KeyFunction
 from tests.dialects import slow_hash
 from tests.dialects.test_bucket_hash import RECORDED, read
-
-KeyFunction = Callable[[Sequence[Any]], int | None]
 
 
 class Word(str):

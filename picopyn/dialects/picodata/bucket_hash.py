@@ -23,7 +23,7 @@ from decimal import Decimal
 from typing import Any, Final
 from uuid import UUID
 
-from picopyn.dialects.picodata.bucket_rows import INTEGERS, SEED, UUID_HEADER, UUID_OID, compile_rows, hash_of
+from picopyn.dialects.picodata.bucket_rows import INTEGERS, SEED, TEXTS, UUID_HEADER, UUID_OID, compile_rows, hash_of
 from picopyn.dialects.picodata.bucket_rows import pack_int as _pack_int
 
 try:
@@ -127,7 +127,7 @@ class PicodataKeyHash:
         """One function for a key that is an integer, of which Picodata has one type, or a text; see the protocol."""
         if oid == INT8:
             return int_key(position, bucket_count, otherwise)
-        if oid in (TEXT, VARCHAR):
+        if oid in TEXTS:
             return text_key(position, bucket_count, otherwise)
         return otherwise
 

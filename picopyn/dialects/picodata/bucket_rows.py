@@ -48,7 +48,8 @@ STRETCH: Final = 1024
 #: Rows that go one after the other where one of them is odd.
 FEW: Final = 32
 
-_GREATEST: Final = 2**63 - 1
+#: The greatest integer that can be sent.
+GREATEST: Final = 2**63 - 1
 #: The kinds of columns that have expressions of their own. Smaller integers are rare: Picodata has one type of them.
 _KINDS: Final = {20: "int", **dict.fromkeys(TEXTS, "text")}
 #: What a row raises that does not fit its expression: no text, half a surrogate pair, below all integers, too short.
@@ -99,7 +100,7 @@ def _pieces(rows: Sequence[Any], step: int) -> Iterator[Sequence[Any]]:
 
 
 def _int(at: Sequence[int], count: int, odd: RowsFunction) -> RowsFunction:
-    (a,), pack, top = at, pack_int, _GREATEST
+    (a,), pack, top = at, pack_int, GREATEST
     return lambda rows: [
         hash_of(pack(i), SEED) % count if type(i) is int and i <= top else odd((row,))[0]
         for row in rows
@@ -113,7 +114,7 @@ def _text(at: Sequence[int], count: int, odd: RowsFunction) -> RowsFunction:
 
 
 def _int_int(at: Sequence[int], count: int, odd: RowsFunction) -> RowsFunction:
-    (a, b), pack, top = at, pack_int, _GREATEST
+    (a, b), pack, top = at, pack_int, GREATEST
     return lambda rows: [
         hash_of(pack(i) + pack(j), SEED) % count
         if type(i) is int and type(j) is int and i <= top and j <= top
@@ -125,7 +126,7 @@ def _int_int(at: Sequence[int], count: int, odd: RowsFunction) -> RowsFunction:
 
 
 def _int_text(at: Sequence[int], count: int, odd: RowsFunction) -> RowsFunction:
-    (a, b), pack, encode, top = at, pack_int, str.encode, _GREATEST
+    (a, b), pack, encode, top = at, pack_int, str.encode, GREATEST
     return lambda rows: [
         hash_of(pack(i) + encode(row[b]), SEED) % count if type(i) is int and i <= top else odd((row,))[0]
         for row in rows
@@ -134,7 +135,7 @@ def _int_text(at: Sequence[int], count: int, odd: RowsFunction) -> RowsFunction:
 
 
 def _text_int(at: Sequence[int], count: int, odd: RowsFunction) -> RowsFunction:
-    (a, b), pack, encode, top = at, pack_int, str.encode, _GREATEST
+    (a, b), pack, encode, top = at, pack_int, str.encode, GREATEST
     return lambda rows: [
         hash_of(encode(row[a]) + pack(i), SEED) % count if type(i) is int and i <= top else odd((row,))[0]
         for row in rows

@@ -9,12 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from picopyn.dialects.picodata.bucket_rows import INTEGERS, SEED, hash_of, pack_int
+from picopyn.dialects.picodata.bucket_rows import GREATEST, SEED, hash_of, pack_int
 
 #: As `picopyn.dialects.base.KeyFunction`.
 KeyFunction = Callable[[Sequence[Any]], int | None]
-
-_, _GREATEST = INTEGERS[20]
 
 
 def int_key(position: int, bucket_count: int, otherwise: KeyFunction, /) -> KeyFunction:
@@ -29,7 +27,7 @@ def int_key(position: int, bucket_count: int, otherwise: KeyFunction, /) -> KeyF
     def key(args: Sequence[Any]) -> int | None:
         try:
             value = args[position]
-            if type(value) is int and value <= _GREATEST:
+            if type(value) is int and value <= GREATEST:
                 return hash_of(pack_int(value), SEED) % bucket_count + 1
         except (IndexError, OverflowError):  # it is not there, or less than can be packed
             return None

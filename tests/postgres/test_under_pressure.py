@@ -60,7 +60,7 @@ async def test_thousands_of_operations_of_which_most_are_cancelled(
             for _ in range(turns):
                 await asyncio.sleep(0)
             if rng.random() < 0.3:
-                await asyncio.sleep(rng.uniform(0, 0.01))
+                await asyncio.sleep(rng.uniform(0, 0.005))
             doomed = task.cancel()
         await asyncio.wait({task})
         if task.cancelled():
